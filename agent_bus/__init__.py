@@ -1,0 +1,3 @@
+"""Signed messages between coding agents."""
+
+__version__ = "0.1.0"

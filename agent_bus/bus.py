@@ -1,0 +1,401 @@
+"""Bus: all that front ends and adapters may call.
+
+    bus = Bus.open(settings.load(), identity=name)
+
+A `Bus` is bound to one address and to at most one identity for its whole life. Every method
+is synchronous, safe to call from several threads, and raises the errors of
+`agent_bus.errors` alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import agent_bus
+from agent_bus import approvals, create, history, resolve, retention, settings
+from agent_bus.approvals import Approvals, Decided, Request
+from agent_bus.clock import Clock, SystemClock, id_time, to_text
+from agent_bus.delivery import APPROVAL_REQUEST, Delivery
+from agent_bus.errors import (
+    ConfigurationError,
+    IdentityMissing,
+    NoBus,
+    NoSuchMessage,
+    NotPermitted,
+    UsageError,
+)
+from agent_bus.history import Filter, Page
+from agent_bus.keys import Keys
+from agent_bus.names import AgentName, MessageId, agent_name, message_id
+from agent_bus.presence import Presence, Process
+from agent_bus.reading import Place, State, Stored, storage_errors
+from agent_bus.resolve import Address, BusFile
+from agent_bus.sending import Draft, Receipt, Refusal, Sender
+from agent_bus.settings import Settings
+from agent_bus.store import Store
+from agent_bus.watch import Watch
+
+ANYTHING = Filter()
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStatus:
+    """How one agent stands. Times are milliseconds since 1970."""
+
+    agent: AgentName
+    unread: int
+    oldest_unread: int | None
+    attached: tuple[Process, ...]
+    """Its living processes."""
+    last_seen: int | None
+    bad: tuple[Stored, ...]
+    """Unread files that do not verify, among the oldest hundred."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageStatus:
+    """What became of a message. Times are RFC 3339 text."""
+
+    id: MessageId
+    to: AgentName
+    delivered_at: str
+    read_at: str | None
+    archived_at: str | None
+    attached: bool
+
+
+class Bus:
+    """One bus, seen by one identity or by nobody."""
+
+    def __init__(self, address: Address, file: BusFile, settings_: Settings, clock: Clock) -> None:
+        self.address = address
+        self.file = file
+        self.settings = settings_
+        self.clock = clock
+        self.keys = Keys(settings_.keys, clock)
+        self.store = Store(address.path, file.bus, self.keys, clock)
+        self.presence = Presence(address.path, clock, agent_bus.__version__)
+        self._delivery = Delivery(self.store, clock)
+        self._sender = Sender(
+            self.store, self._delivery, self.keys, self.presence, clock, file.admins
+        )
+        self.approvals = Approvals(self.store, self._delivery, clock, file.admins)
+        self._identity: AgentName | None = None
+        self._moving = threading.Lock()
+
+    @classmethod
+    def open(
+        cls,
+        settings_: Settings | None = None,
+        *,
+        identity: str | None = None,
+        clock: Clock | None = None,
+    ) -> Self:
+        """Open the bus that the settings lead to, as an identity or as nobody.
+
+        Fails closed: a bus that is not there is made only where AGENT_BUS_ALLOW_CREATE
+        says so. Raises NoBus, ConfigurationError and IdentityMissing.
+        """
+        chosen = settings_ or settings.load()
+        ticking = clock or SystemClock()
+        try:
+            root, file, address = resolve.open_bus(chosen)
+        except NoBus:
+            if not chosen.allow_create:
+                raise
+            create.create(chosen, ticking)
+            root, file, address = resolve.open_bus(chosen)
+        root.close()
+        bus = cls(address, file, chosen, ticking)
+        if identity is not None:
+            bus._identity = settings.identity_of(identity, "the identity")
+            bus.keys.load(bus._identity).signing_key()
+        return bus
+
+    # -- who
+
+    @property
+    def identity(self) -> AgentName:
+        """Who this process is. Raises IdentityMissing if it is nobody."""
+        if self._identity is None:
+            raise IdentityMissing("this needs an identity: set AGENT_MSG_AS, or give --as NAME")
+        return self._identity
+
+    @property
+    def admins(self) -> tuple[AgentName, ...]:
+        """The admins of the bus, as far as this process's environment does not narrow them."""
+        allowed = self.settings.admins
+        return tuple(name for name in self.file.admins if allowed is None or name in allowed)
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether this process may see and decide approvals."""
+        return self._identity is not None and self._identity in self.admins
+
+    @storage_errors()
+    def known(self) -> list[AgentName]:
+        """The names that can be written to, sorted."""
+        return sorted(self._sender.known())
+
+    # -- messages
+
+    @storage_errors()
+    def send(
+        self, to: Sequence[str], draft: Draft, *, key: str | None = None, force: bool = False
+    ) -> list[Receipt | Refusal]:
+        """Send to each recipient. Raises before anything is written; see `Sender.send`."""
+        return self._sender.send(self.identity, to, draft, key=key, force=force)
+
+    def send_one(
+        self, to: str, draft: Draft, *, key: str | None = None, force: bool = False
+    ) -> Receipt:
+        """Send to one recipient.
+
+        Raises what `send` raises, and NotDelivered, DeliveryUncertain, Conflict, BusFull.
+        """
+        outcome = self.send([to], draft, key=key, force=force)[0]
+        if isinstance(outcome, Refusal):
+            raise outcome.error
+        return outcome
+
+    @storage_errors()
+    def inbox(
+        self, wanted: Filter = ANYTHING, *, unread: bool = False, limit: int = 50, page: int = 1
+    ) -> Page:
+        """One's messages that are not archived, oldest first. Moves nothing."""
+        return history.inbox(
+            self.store, self.identity, wanted, unread=unread, limit=limit, page=page
+        )
+
+    @storage_errors()
+    def log(self, wanted: Filter = ANYTHING, *, limit: int = 50, page: int = 1) -> Page:
+        """All messages of the bus, newest first."""
+        return history.log(self.store, wanted, limit=limit, page=page)
+
+    @storage_errors()
+    def thread(self, ident: str) -> list[Stored]:
+        """The conversation of a message, oldest first. Part of an id will do."""
+        return history.thread(self.store, self._resolve_anywhere(ident))
+
+    @storage_errors()
+    def read(self, ident: str, *, archive: bool = False) -> Stored:
+        """A message of one's own box, which counts as read from now on.
+
+        One's own sent messages, and for admins any message, can be read as well; they stay
+        as they are. Part of an id will do. What does not verify comes back with its outcome
+        and is not moved. Raises NoSuchMessage and UsageError.
+        """
+        me = self.identity
+        try:
+            found = history.resolve(ident, lambda: self._ids([me]))
+            stored = self.store.load(me, found)
+        except NoSuchMessage:
+            return self._read_elsewhere(ident)
+        if stored.judged.message is None:
+            return stored
+        with self._moving:
+            if archive:
+                return Stored(self.store.archive(stored.place), stored.judged)
+            return Stored(self.store.mark_read(stored.place), stored.judged)
+
+    @storage_errors()
+    def archive(self, ident: str) -> Place:
+        """Acknowledge a message of one's own box, by its whole id. Raises NoSuchMessage."""
+        whole = message_id(ident)
+        place = self.store.find(self.identity, whole)
+        if place is None:
+            raise NoSuchMessage(f"no message {whole} in the box of {self.identity}")
+        with self._moving:
+            return self.store.archive(place)
+
+    @storage_errors()
+    def watch(self, *, warn: Callable[[str], None]) -> Watch:
+        """Begin to watch one's own box: the cursor is taken now."""
+        self.store.make_box(self.identity).close()
+        return Watch(
+            self.store, self.identity, poll=self.settings.poll, clock=self.clock, warn=warn
+        )
+
+    # -- approvals
+
+    @storage_errors()
+    def request_approval(
+        self,
+        question: str,
+        *,
+        options: Sequence[str] = approvals.DEFAULT_OPTIONS,
+        to: str | None = None,
+        details: Any = None,
+        expires_in: int | None = None,
+        key: str | None = None,
+    ) -> Receipt:
+        """Ask an admin, by default the first who is not oneself. Every admin sees it."""
+        subject, data = approvals.request_content(question, options, details)
+        draft = Draft(
+            body=question, subject=subject, kind=APPROVAL_REQUEST, expires_in=expires_in, data=data
+        )
+        message = self._sender.compose(self.identity, [self._asked(to)], draft)
+        return self._sender.deliver(message, key)
+
+    @storage_errors()
+    def pending(self) -> list[Request]:
+        """What waits for a decision, oldest first. Raises NotPermitted unless one is an admin."""
+        if not self.is_admin:
+            raise NotPermitted(f"{self.identity} is no admin of this bus: {_names(self.admins)}")
+        return self.approvals.pending()
+
+    @storage_errors()
+    def decide(
+        self, ident: str, decision: str, *, reason: str | None = None, sha256: str | None = None
+    ) -> Decided:
+        """Decide a request, by its whole id. See `Approvals.decide`."""
+        return self.approvals.decide(
+            message_id(ident),
+            decision,
+            by=self.identity,
+            signer=self.keys.load(self.identity).signing_key(),
+            may_decide=self.is_admin,
+            reason=reason,
+            sha256=sha256,
+        )
+
+    # -- looking at the bus
+
+    @storage_errors()
+    def verify(self, ident: str | None = None, *, box: str | None = None) -> Iterator[Stored]:
+        """Judge messages: one, those of a box, or all. Raises NoSuchMessage for an unknown one."""
+        if ident is not None:
+            whole = self._resolve_anywhere(ident)
+            places = self.store.find_all(whole)
+            if not places:
+                raise NoSuchMessage(f"no message {whole} on this bus")
+            return self.store.load_all(places)
+        boxes = self.store.boxes()
+        if box is not None:
+            if agent_name(box) not in boxes:
+                raise NoSuchMessage(f"{box} has no box on this bus")
+            boxes = [agent_name(box)]
+        return history.everything(self.store, boxes)
+
+    @storage_errors()
+    def count(self, box: str | None = None) -> int:
+        """How many message files there are, for a progress bar."""
+        boxes = self.store.boxes() if box is None else [agent_name(box)]
+        return sum(len(self.store.places(name, ("new", "read", "archived"))) for name in boxes)
+
+    @storage_errors()
+    def status(self) -> list[AgentStatus]:
+        """How each known agent stands."""
+        return [self._agent_status(name) for name in sorted({*self.known(), *self.store.boxes()})]
+
+    @storage_errors()
+    def message_status(self, ident: str) -> list[MessageStatus]:
+        """What became of a message of one's own, for each box that has it.
+
+        Part of an id will do. Raises NoSuchMessage. Without an identity, and for admins,
+        any message will do.
+        """
+        whole = self._resolve_anywhere(ident)
+        found = [self.store.load(place.box, whole) for place in self.store.find_all(whole)]
+        seen = [self._message_status(stored) for stored in found if self._may_see(stored)]
+        if not seen:
+            raise NoSuchMessage(f"no message {whole} that you sent or received")
+        return seen
+
+    @storage_errors()
+    def prune(
+        self,
+        *,
+        archived: int | None,
+        read: int | None = None,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> retention.Pruning:
+        """Remove old messages and keep their ids. Ages in seconds; see `retention.prune`."""
+        return retention.prune(
+            self.store, self.approvals, self.clock, archived=archived, read=read, progress=progress
+        )
+
+    # -- at start
+
+    @storage_errors()
+    def attend(self) -> None:
+        """What a server of this identity does when it starts: its box, leftovers, notices."""
+        me = self.identity
+        self.store.make_box(me).close()
+        self.store.sweep(me)
+        if self.is_admin:
+            self.approvals.complete(me, self.keys.load(me).signing_key())
+
+    # -- parts
+
+    def _read_elsewhere(self, ident: str) -> Stored:
+        whole = self._resolve_anywhere(ident)
+        for place in self.store.find_all(whole):
+            stored = self.store.load(place.box, whole)
+            if self._may_see(stored):
+                return stored
+        raise NoSuchMessage(f"no message {ident} that {self.identity} received or sent")
+
+    def _resolve_anywhere(self, ident: str) -> MessageId:
+        return history.resolve(ident, lambda: self._ids(self.store.boxes()))
+
+    def _ids(self, boxes: Sequence[AgentName]) -> list[MessageId]:
+        every: tuple[State, ...] = ("new", "read", "archived")
+        return [place.id for box in boxes for place in self.store.places(box, every)]
+
+    def _may_see(self, stored: Stored) -> bool:
+        if self._identity is None or self.is_admin or stored.place.box == self._identity:
+            return True
+        message = stored.judged.message
+        return message is not None and message.sender == self._identity
+
+    def _asked(self, to: str | None) -> AgentName:
+        if to is None:
+            others = [name for name in self.file.admins if name != self.identity]
+            if not others:
+                raise ConfigurationError(f"this bus has no admin but {self.identity}: none to ask")
+            return others[0]
+        if agent_name(to) not in self.file.admins:
+            raise UsageError(f"{to} is no admin of this bus: ask {_names(self.file.admins)}")
+        return agent_name(to)
+
+    def _agent_status(self, name: AgentName) -> AgentStatus:
+        unread = self.store.unread(name)
+        first = (Place(name, ident, "new") for ident in unread[:100])
+        bad = tuple(
+            stored
+            for stored in self.store.load_all(first)
+            if stored.judged.outcome not in ("ok", "expired")
+        )
+        return AgentStatus(
+            agent=name,
+            unread=len(unread),
+            oldest_unread=id_time(unread[0]) if unread else None,
+            attached=tuple(p for p in self.presence.processes(name) if p.alive),
+            last_seen=self.presence.last_seen(name),
+            bad=bad,
+        )
+
+    def _message_status(self, stored: Stored) -> MessageStatus:
+        place, message = stored.place, stored.judged.message
+        read_at = archived_at = None
+        for event in self.store.journal(place.box):
+            if event.id == place.id and event.event == "read":
+                read_at = read_at or event.at
+            elif event.id == place.id:
+                archived_at = event.at
+        return MessageStatus(
+            id=place.id,
+            to=place.box,
+            delivered_at=message.sent_at if message else to_text(id_time(place.id)),
+            read_at=read_at,
+            archived_at=archived_at if place.state == "archived" else None,
+            attached=self.presence.attached(place.box),
+        )
+
+
+def _names(names: Sequence[AgentName]) -> str:
+    return ", ".join(names) or "there is none"

@@ -1,0 +1,300 @@
+"""The folder of keyrings: who may sign as whom, rotation, and which names are known.
+
+One file per agent, `<keys>/<agent>.json` (0600 in a 0700 folder), read anew before each
+signature, so that a rotation reaches running processes. Sign with the newest active key;
+retired keys verify for ever and never sign; a revoked key verifies nothing.
+`<keys>/rotations.jsonl` says who had which key id and when, and holds no secret.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from agent_bus.clock import Clock, from_text, to_text
+from agent_bus.errors import (
+    AgentBusError,
+    ConfigurationError,
+    Conflict,
+    IdentityMissing,
+    UsageError,
+)
+from agent_bus.files import Folder, UnfitFile, make_folders
+from agent_bus.keyring import (
+    SECRET_BYTES,
+    Key,
+    Keyring,
+    State,
+    dump,
+    is_kid,
+    json_object,
+    parse_keyring,
+)
+from agent_bus.locks import locked
+from agent_bus.names import AgentName, is_agent_name
+
+Event = Literal["added", "retired", "revoked", "agent_retired"]
+
+ROTATIONS = "rotations.jsonl"
+_LIMIT = 1 << 20
+_ROTATIONS_LIMIT = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class KeyIndex:
+    """Every key of every keyring by its id, as they stood at one moment."""
+
+    owners: dict[str, tuple[AgentName, Key]]
+    problems: tuple[str, ...] = ()
+    """One line for each keyring that could not be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """A line of rotations.jsonl."""
+
+    at: str
+    agent: AgentName
+    event: Event
+    kid: str | None = None
+
+
+class Keys:
+    """The keyrings of one folder."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self.folder = folder
+        self._clock = clock
+        self._seen: tuple[object, ...] = ()
+        self._index = KeyIndex({})
+
+    def load(self, agent: AgentName) -> Keyring:
+        """The keyring of an agent.
+
+        Raises IdentityMissing if there is none, UnsafePermissions if others may read it,
+        ConfigurationError if it is no keyring.
+        """
+        try:
+            with self._open() as folder:
+                return _load(folder, agent)
+        except FileNotFoundError:
+            raise IdentityMissing(
+                f"{agent} has no key in {self.folder}: agent-bus keygen {agent}"
+            ) from None
+
+    def agents(self) -> list[AgentName]:
+        """The names that have a keyring, sorted."""
+        try:
+            with self._open() as folder:
+                return sorted(_agents(folder.names()))
+        except FileNotFoundError:
+            return []
+
+    def index(self) -> KeyIndex:
+        """All keys, read again only where a keyring has changed on disk."""
+        try:
+            with self._open() as folder:
+                names = sorted(_agents(folder.names()))
+                seen = tuple(_stamp(folder, name) for name in names)
+                index = self._index
+                if seen != self._seen:
+                    index = _build_index(folder, names)
+                    self._index, self._seen = index, seen
+                return index
+        except FileNotFoundError:
+            return KeyIndex({})
+
+    def known(self) -> set[AgentName]:
+        """Names that can be written to: those with a key, and those that had one.
+
+        An agent that was retired is not among them, until it gets a key again.
+        """
+        known = set(self.agents())
+        for line in self.rotations():
+            if line.event == "agent_retired":
+                known.discard(line.agent)
+            elif line.event == "added":
+                known.add(line.agent)
+        return known
+
+    def rotations(self) -> list[Rotation]:
+        """The history, oldest first; a torn or foreign line is passed over."""
+        try:
+            with self._open() as folder:
+                data = folder.read(ROTATIONS, _ROTATIONS_LIMIT)
+        except (FileNotFoundError, UnfitFile):
+            return []
+        parsed = (_parse_rotation(line) for line in data.split(b"\n"))
+        return [line for line in parsed if line is not None]
+
+    def generate(self, agent: AgentName, secret: bytes | None = None) -> Key:
+        """Make the first key of an agent, from random bytes or from a given secret.
+
+        Raises Conflict if the agent has an active key: that one is rotated, not replaced.
+        """
+        with self._changing(agent) as folder:
+            old = _load_or_none(folder, agent)
+            if old and any(key.state == "active" for key in old.keys):
+                raise Conflict(
+                    f"{agent} has a key already: agent-bus keys rotate {agent} makes a new one"
+                )
+            return self._add(folder, agent, old.keys if old else (), secret)
+
+    def restore(self, ring: Keyring) -> None:
+        """Put a whole keyring in place, its key ids kept. Raises Conflict if one is there."""
+        with self._changing(ring.agent) as folder:
+            if _load_or_none(folder, ring.agent):
+                raise Conflict(f"{ring.agent} has a keyring already in {self.folder}")
+            folder.replace(_file(ring.agent), dump(ring))
+            for key in ring.keys:
+                self._record(folder, ring.agent, "added", key.kid)
+
+    def rotate(self, agent: AgentName) -> Key:
+        """Add a new key and retire the active ones; what they signed stays valid."""
+        with self._changing(agent) as folder:
+            old = _load(folder, agent)
+            now = to_text(self._clock.now())
+            kept = tuple(_ended(key, "retired", now) for key in old.keys)
+            made = self._add(folder, agent, kept, None)
+            for before, after in zip(old.keys, kept, strict=True):
+                if before is not after:
+                    self._record(folder, agent, "retired", before.kid)
+            return made
+
+    def revoke(self, agent: AgentName, kid: str) -> Key:
+        """Mark a key as leaked: it verifies nothing from now on. Raises UsageError."""
+        with self._changing(agent) as folder:
+            old = _load(folder, agent)
+            found = next((key for key in old.keys if key.kid == kid), None)
+            if found is None:
+                raise UsageError(f"{agent} has no key {kid!a}: agent-bus keys list {agent}")
+            ended = replace(
+                found, state="revoked", retired_at=found.retired_at or to_text(self._clock.now())
+            )
+            keys = tuple(ended if key.kid == kid else key for key in old.keys)
+            folder.replace(_file(agent), dump(Keyring(agent, keys)))
+            self._record(folder, agent, "revoked", kid)
+            return ended
+
+    def retire_agent(self, agent: AgentName) -> None:
+        """Take a name out of use: its keys sign nothing more, and nobody writes to it.
+
+        What it signed stays valid.
+        """
+        with self._changing(agent) as folder:
+            ring = _load_or_none(folder, agent)
+            if ring:
+                now = to_text(self._clock.now())
+                keys = tuple(_ended(key, "retired", now) for key in ring.keys)
+                folder.replace(_file(agent), dump(Keyring(agent, keys)))
+            self._record(folder, agent, "agent_retired", None)
+
+    def _add(
+        self, folder: Folder, agent: AgentName, before: tuple[Key, ...], secret: bytes | None
+    ) -> Key:
+        key = Key(
+            kid=secrets.token_hex(8),
+            secret=secret or secrets.token_bytes(SECRET_BYTES),
+            state="active",
+            created_at=to_text(self._clock.now()),
+        )
+        folder.replace(_file(agent), dump(Keyring(agent, (*before, key))))
+        self._record(folder, agent, "added", key.kid)
+        return key
+
+    def _record(self, folder: Folder, agent: AgentName, event: Event, kid: str | None) -> None:
+        line = {"at": to_text(self._clock.now()), "agent": agent, "event": event}
+        if kid is not None:
+            line["kid"] = kid
+        folder.append(ROTATIONS, json.dumps(line).encode() + b"\n", durable=True)
+        folder.sync()
+
+    def _open(self) -> Folder:
+        return Folder.open(self.folder, private=True)
+
+    @contextlib.contextmanager
+    def _changing(self, agent: AgentName) -> Iterator[Folder]:
+        """The keys folder, made where it is missing, with one agent's keyring locked."""
+        make_folders(self.folder).close()
+        with self._open() as folder, locked(self.folder / f".{agent}.lock"):
+            yield folder
+
+
+def _file(agent: AgentName) -> str:
+    return f"{agent}.json"
+
+
+def _agents(names: Iterable[str]) -> list[AgentName]:
+    stems = (name.removesuffix(".json") for name in names if name.endswith(".json"))
+    return [AgentName(stem) for stem in stems if is_agent_name(stem)]
+
+
+def _stamp(folder: Folder, agent: AgentName) -> object:
+    status = folder.status(_file(agent))
+    if status is None:
+        return agent, None
+    return agent, status.st_mtime_ns, status.st_ino, status.st_size, status.st_mode, status.st_uid
+
+
+def _load(folder: Folder, agent: AgentName) -> Keyring:
+    path = folder.path / _file(agent)
+    try:
+        ring = parse_keyring(folder.read(_file(agent), _LIMIT, private=True))
+    except UnfitFile as error:
+        raise ConfigurationError(f"{path} {error}") from None
+    except (ValueError, RecursionError) as error:
+        reason = "no JSON" if isinstance(error, json.JSONDecodeError) else error
+        raise ConfigurationError(f"{path} cannot be used: {reason}") from None
+    if ring.agent != agent:
+        raise ConfigurationError(f"{path} is the keyring of {ring.agent}: rename or remove it")
+    return ring
+
+
+def _load_or_none(folder: Folder, agent: AgentName) -> Keyring | None:
+    try:
+        return _load(folder, agent)
+    except FileNotFoundError:
+        return None
+
+
+def _build_index(folder: Folder, agents: Iterable[AgentName]) -> KeyIndex:
+    owners: dict[str, tuple[AgentName, Key]] = {}
+    problems: list[str] = []
+    for agent in agents:
+        try:
+            for key in _load(folder, agent).keys:
+                if key.kid in owners:
+                    problems.append(f"key {key.kid} stands in two keyrings: {agent} and another")
+                owners.setdefault(key.kid, (agent, key))
+        except FileNotFoundError:
+            continue
+        except (AgentBusError, OSError) as error:
+            problems.append(str(error))
+    return KeyIndex(owners, tuple(problems))
+
+
+def _ended(key: Key, state: State, now: str) -> Key:
+    return replace(key, state=state, retired_at=now) if key.state == "active" else key
+
+
+def _parse_rotation(line: bytes) -> Rotation | None:
+    try:
+        value = json_object(json.loads(line))
+        agent, event, kid = value["agent"], value["event"], value.get("kid")
+        at = str(value["at"])
+        from_text(at)
+    except (ValueError, KeyError, RecursionError):
+        return None
+    if not is_agent_name(agent) or event not in ("added", "retired", "revoked", "agent_retired"):
+        return None
+    return Rotation(
+        at,
+        AgentName(str(agent)),
+        event,
+        kid if isinstance(kid, str) and is_kid(kid) else None,
+    )

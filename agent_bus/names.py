@@ -1,0 +1,130 @@
+"""The only place where text becomes part of a path.
+
+Each function takes text from outside and gives it back as a name that is safe as one
+component of a path on every system, or refuses it. Nothing is ever repaired: two
+spellings of one name would be two boxes for one agent. Small ASCII letters alone rule out
+look-alikes, case folding and the aliases of NTFS and HFS+.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from datetime import UTC, datetime
+from typing import NewType
+
+from agent_bus.clock import id_time
+from agent_bus.errors import InvalidName
+
+AgentName = NewType("AgentName", str)
+MessageId = NewType("MessageId", str)
+
+RESERVED = AgentName("openhands")
+"""The identity that signs wakes; only the gateway holds its key."""
+
+MESSAGE_SUFFIX = ".msg"
+
+_AGENT = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?", re.ASCII)
+_ULID = re.compile(r"[0-7][0-9a-hjkmnp-tv-z]{25}", re.ASCII)
+_KIND = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
+_DEVICE = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.ASCII)
+_UNFIT = re.compile(r"[^A-Za-z0-9._-]+", re.ASCII)
+
+
+def agent_name(text: object) -> AgentName:
+    """An agent's name. Raises InvalidName."""
+    if not is_agent_name(text):
+        raise InvalidName(
+            f"no agent name: {_shown(text)}; use 1 to 64 of a-z 0-9 . _ - "
+            "(a letter or digit at both ends, no '..', no device name)"
+        )
+    return AgentName(str(text))
+
+
+def is_agent_name(text: object) -> bool:
+    """Whether text is an agent's name."""
+    return (
+        isinstance(text, str)
+        and _AGENT.fullmatch(text) is not None
+        and ".." not in text
+        and _DEVICE.fullmatch(text) is None
+    )
+
+
+def message_id(text: object) -> MessageId:
+    """A message's id: a ULID in lower case. Raises InvalidName."""
+    if not is_message_id(text):
+        raise InvalidName(f"no message id: {_shown(text)}; an id has 26 characters, like 01kbb…")
+    return MessageId(str(text))
+
+
+def is_message_id(text: object) -> bool:
+    """Whether text is a ULID in lower case."""
+    return isinstance(text, str) and _ULID.fullmatch(text) is not None
+
+
+def kind_name(text: object) -> str:
+    """A message's kind. Raises InvalidName."""
+    if not is_kind(text):
+        raise InvalidName(
+            f"no kind: {_shown(text)}; use 1 to 32 of a-z 0-9 _, beginning with a letter"
+        )
+    return str(text)
+
+
+def is_kind(text: object) -> bool:
+    """Whether text is a kind."""
+    return isinstance(text, str) and _KIND.fullmatch(text) is not None
+
+
+def message_file(ident: MessageId) -> str:
+    """The file name of a message."""
+    return ident + MESSAGE_SUFFIX
+
+
+def id_of_file(name: str) -> MessageId | None:
+    """The id in a message's file name, or None if the name is no message's."""
+    stem = name.removesuffix(MESSAGE_SUFFIX)
+    return MessageId(stem) if stem != name and is_message_id(stem) else None
+
+
+def month_of(ident: MessageId) -> str:
+    """The archive folder of a message: the year and month in its id, `2026-11`.
+
+    An id may claim a time past the year 9999, which no calendar here knows; all of those
+    share the last month.
+    """
+    try:
+        return f"{datetime.fromtimestamp(id_time(ident) / 1000, UTC):%Y-%m}"
+    except (ValueError, OverflowError):
+        return "9999-12"
+
+
+def is_month(text: str) -> bool:
+    """Whether text names an archive folder."""
+    return re.fullmatch(r"\d{4}-\d\d", text, re.ASCII) is not None
+
+
+def sent_file(recipient: AgentName, key: str) -> str:
+    """The file name under which a keyed send is remembered.
+
+    A hash, since a key is any text; NUL cannot be part of a recipient's name, so that no
+    two pairs share one.
+    """
+    return hashlib.sha256(f"{recipient}\0{key}".encode()).hexdigest()
+
+
+def bus_folder(readable: str, canonical: str) -> str:
+    """The folder name of a bus: a readable part, and a hash of the canonical path.
+
+    The hash alone tells two projects apart; the readable part is for people, so here odd
+    characters may be replaced.
+    """
+    digest = hashlib.sha256(os.fsencode(canonical)).hexdigest()[:12]
+    return f"{_UNFIT.sub('-', readable).strip('-.')[:48] or 'project'}-{digest}"
+
+
+def _shown(text: object) -> str:
+    shown = ascii(text)
+    return shown if len(shown) <= 80 else shown[:79] + "…"
