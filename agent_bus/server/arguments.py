@@ -192,7 +192,7 @@ class DecideArguments(Arguments):
     id: Text
     decision: Text
     reason: OptionalText = None
-    sha256: Annotated[OptionalText, Field(description="as bus_pending_approval showed it")] = None
+    sha256: Annotated[OptionalText, Field(description="as you were shown it")] = None
 
 
 Given = TypeVar("Given", bound=Arguments)

@@ -17,18 +17,24 @@ ANY_JSON = WithJsonSchema({"type": ["object", "array", "string", "number", "bool
 class Result(BaseModel):
     """What a tool answers."""
 
-    model_config = ConfigDict(populate_by_name=True)
-
     def wire(self) -> dict[str, Any]:
         """The JSON object, without the fields that have nothing to say."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+def _only_texts(schema: dict[str, Any]) -> None:
+    """Say of a model with text fields only just that: three tools have lists of these."""
+    del schema["properties"]
+    schema["additionalProperties"] = {"type": "string"}
+
+
 class Listed(Result):
     """A message in a list, without its body. What does not verify has no content here."""
 
+    model_config = ConfigDict(json_schema_extra=_only_texts)
+
     id: str
-    sender: str | None = Field(default=None, alias="from")
+    sender: str | None = Field(default=None, serialization_alias="from")
     to: str
     kind: str | None = None
     subject: str | None = None
@@ -116,7 +122,7 @@ class Request(Result):
     """A request that waits. Where `cut` is true, what is left out stands in the message."""
 
     id: str
-    sender: str = Field(alias="from")
+    sender: str = Field(serialization_alias="from")
     to: str
     subject: str
     question: str | None = None
@@ -188,7 +194,7 @@ class Trace(Result):
 
 
 class StatusResult(Result):
-    """This server and all agents, or one message."""
+    """The server and all agents, or one message."""
 
     identity: str | None = None
     admin: bool | None = None
@@ -237,10 +243,10 @@ def _slim_node(node: Any, definitions: dict[str, Any]) -> Any:
         and not (name == "default" and value in (None, "", False))
         and not (name == "additionalProperties" and value is True)
     }
-    branches = [branch for branch in slim.get("anyOf", []) if branch != {"type": "null"}]
+    branches: list[Any] = [one for one in slim.get("anyOf", []) if one != {"type": "null"}]
     if len(branches) == 1:
         del slim["anyOf"]
-        return branches[0] | slim
+        return {**branches[0], **slim}
     return slim | ({"anyOf": branches} if branches else {})
 
 

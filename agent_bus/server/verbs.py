@@ -5,22 +5,29 @@ All of this blocks and runs in worker threads. Nothing here knows of the protoco
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agent_bus.approvals import Request as Asked
 from agent_bus.bus import AgentStatus, Bus, MessageStatus
 from agent_bus.clock import seconds, to_text
-from agent_bus.errors import AgentBusError, DeliveryUncertain, NoSuchMessage, UsageError
+from agent_bus.errors import UsageError
 from agent_bus.history import Filter
 from agent_bus.names import AgentName, MessageId, is_agent_name, is_message_id
 from agent_bus.presence import Attachment
-from agent_bus.reading import Stored
+from agent_bus.reading import Place, Stored
 from agent_bus.sending import Draft, Receipt, Refusal
 from agent_bus.server import arguments as given
 from agent_bus.server import models
-from agent_bus.server.listing import LIMIT, LIST_BYTES, fenced, fitting, shortened, size
+from agent_bus.server.listing import (
+    LIMIT,
+    LIST_BYTES,
+    fenced,
+    fitting,
+    one_line,
+    shortened,
+    size,
+)
 from agent_bus.watch import Watch
 
 _AT_MOST = f"limit is at most {LIMIT}: page on with the same limit"
@@ -117,9 +124,7 @@ def archive(service: Service, asked: given.IdArguments) -> models.ArchiveResult:
     return models.ArchiveResult(id=place.id, state=place.state)
 
 
-def request_approval(
-    service: Service, asked: given.RequestArguments
-) -> models.RequestResult:
+def request_approval(service: Service, asked: given.RequestArguments) -> models.RequestResult:
     """bus_request_approval."""
     receipt = service.bus.request_approval(
         asked.question,
@@ -140,11 +145,11 @@ def pending_approval(service: Service, _: given.NoArguments) -> models.PendingRe
     short = [_request(request, whole=False) for request in waiting]
     room = LIST_BYTES
     shown = []
-    for request in short:
-        room -= size(request)
+    for brief in short:
+        room -= size(brief)
         if room < 0:
             break
-        shown.append(request)
+        shown.append(brief)
     for number, request in enumerate(waiting[: len(shown)]):
         whole = _request(request, whole=True)
         room -= size(whole) - size(shown[number])
@@ -157,16 +162,12 @@ def pending_approval(service: Service, _: given.NoArguments) -> models.PendingRe
         "where cut is true, bus_read ID has all of it": is_cut,
         "bus_log with kind approval_request pages through the rest": left > 0,
     }
-    return models.PendingResult(
-        pending=shown, remaining=left or None, hint=_joined(hints)
-    )
+    return models.PendingResult(pending=shown, remaining=left or None, hint=_joined(hints))
 
 
 def decide(service: Service, asked: given.DecideArguments) -> models.DecideResult:
     """bus_decide."""
-    decided = service.bus.decide(
-        asked.id, asked.decision, reason=asked.reason, sha256=asked.sha256
-    )
+    decided = service.bus.decide(asked.id, asked.decision, reason=asked.reason, sha256=asked.sha256)
     return models.DecideResult(
         id=decided.decision.request,
         decision=decided.decision.decision,
@@ -185,7 +186,8 @@ def verify(service: Service, asked: given.OptionalIdArguments) -> models.VerifyR
         else service.bus.verify(asked.id)
     )
     result = models.VerifyResult(checked=0, ok=0, failed=[])
-    room, end = LIST_BYTES, time.monotonic() + _VERIFY_SECONDS
+    clock = service.bus.clock
+    room, end = LIST_BYTES, clock.monotonic() + _VERIFY_SECONDS
     for one in stored:
         outcome = one.judged.outcome
         result.checked += 1
@@ -196,7 +198,7 @@ def verify(service: Service, asked: given.OptionalIdArguments) -> models.VerifyR
         else:
             result.failed.append(_failed(one))
             room -= size(result.failed[-1])
-        if room < 0 or time.monotonic() > end:
+        if room < 0 or clock.monotonic() > end:
             result.next = f"{_AFTER}{one.place.box}/{one.place.id}"
             break
     return result
@@ -248,9 +250,7 @@ def _expiry(duration: str | None) -> int | None:
 
 def _receipt(outcome: Receipt | Refusal) -> models.Receipt:
     if isinstance(outcome, Refusal):
-        return models.Receipt(
-            to=outcome.to, code=outcome.error.code, error=error_text(outcome.error)
-        )
+        return models.Receipt(to=outcome.to, code=outcome.error.code, error=str(outcome.error))
     return models.Receipt(
         to=outcome.to,
         id=outcome.id,
@@ -263,22 +263,14 @@ def _receipt(outcome: Receipt | Refusal) -> models.Receipt:
 def _nobody(refused: Sequence[Refusal]) -> Failure:
     first = refused[0].error
     if len(refused) == 1:
-        return Failure(first.code, error_text(first))
-    each = "; ".join(f"to {one.to}: {error_text(one.error)}" for one in refused)
+        return Failure(first.code, str(first))
+    each = "; ".join(f"to {one.to}: {one.error}" for one in refused)
     return Failure(first.code, f"nobody got it: {each}")
-
-
-def error_text(error: AgentBusError) -> str:
-    """What an error says, with the key that makes another try safe."""
-    text = str(error)
-    if isinstance(error, DeliveryUncertain) and error.key not in text:
-        text += f" (send the same again with idempotency_key {error.key})"
-    return text
 
 
 def _unverified(stored: Stored) -> Failure:
     judged = stored.judged
-    detail = f" ({judged.detail})" if judged.detail else ""
+    detail = f" ({one_line(judged.detail, 200)})" if judged.detail else ""
     return Failure(
         "verification",
         f"message {stored.place.id} in the box of {stored.place.box} does not verify: "
@@ -316,14 +308,14 @@ def _failed(stored: Stored) -> models.Failed:
     )
 
 
-def _start(text: str | None) -> tuple[AgentName, MessageId] | None:
+def _start(text: str | None) -> Place | None:
     """Where an earlier answer ended, if that is what the text says."""
     if text is None or not text.startswith(_AFTER):
         return None
     box, _, ident = text.removeprefix(_AFTER).partition("/")
     if not is_agent_name(box) or not is_message_id(ident):
         raise UsageError("id is a message's id, or `next` of an earlier answer as it was")
-    return AgentName(box), MessageId(ident)
+    return Place(AgentName(box), MessageId(ident), "new")
 
 
 def _agent(agent: AgentStatus) -> models.Agent:

@@ -1,0 +1,219 @@
+"""tools/list and tools/call: the table of tools, and how a call becomes an answer.
+
+A result goes out twice, as structure and as the same JSON in a text block: some hosts give
+the model one, some the other. A failure is one line of text, `code: what, where, what to
+do`, without structure; it never ends the server.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import mcp.types as t
+from mcp.server import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+
+from agent_bus.errors import AgentBusError
+from agent_bus.reading import reason
+from agent_bus.server import arguments as given
+from agent_bus.server import models, verbs
+from agent_bus.server.listing import compact, one_line
+from agent_bus.server.verbs import Failure, Service
+from agent_bus.server.waiting import Waiting
+
+Verb = Callable[[Service, Any], models.Result]
+Context = ServerRequestContext[Any, Any]
+
+_THREADS = 16
+_RESULT_CHARACTERS = 200_000
+"""Claude Code puts longer results into a file; a body of 64 KiB is to reach the model whole."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One tool. `verb` is None for bus_wait, which is no single blocking call."""
+
+    name: str
+    description: str
+    arguments: type[given.Arguments]
+    result: type[models.Result]
+    verb: Verb | None
+    reads_only: bool = False
+    destructive: bool = False
+    idempotent: bool = False
+    meta: dict[str, Any] | None = None
+
+    def listed(self) -> t.Tool:
+        """The tool as clients see it. No tool reaches beyond the bus."""
+        hints = t.ToolAnnotations(read_only_hint=self.reads_only, open_world_hint=False)
+        if not self.reads_only:
+            hints.destructive_hint = self.destructive
+            hints.idempotent_hint = self.idempotent
+        return t.Tool(
+            name=self.name,
+            description=self.description,
+            input_schema=models.input_schema(self.arguments),
+            output_schema=models.output_schema(self.result),
+            annotations=hints,
+            _meta=self.meta,
+        )
+
+
+TOOLS = (
+    Tool(
+        "bus_send",
+        "Write to one or several agents. A receipt each: `id`, or `error`.",
+        given.SendArguments,
+        models.SendResult,
+        verbs.send,
+    ),
+    Tool(
+        "bus_inbox",
+        "List your messages that are not archived, oldest first. Changes nothing.",
+        given.InboxArguments,
+        models.InboxResult,
+        verbs.inbox,
+        reads_only=True,
+    ),
+    Tool(
+        "bus_read",
+        "A message's text; marks it read. What does not verify is an error.",
+        given.ReadArguments,
+        models.ReadResult,
+        verbs.read,
+        idempotent=True,
+        meta={"anthropic/maxResultSizeChars": _RESULT_CHARACTERS},
+    ),
+    Tool(
+        "bus_archive",
+        "Acknowledge a message: you are done with it.",
+        given.IdArguments,
+        models.ArchiveResult,
+        verbs.archive,
+        idempotent=True,
+    ),
+    Tool(
+        "bus_log",
+        "All messages of the bus, newest first; filter by thread or agent.",
+        given.LogArguments,
+        models.LogResult,
+        verbs.log,
+        reads_only=True,
+    ),
+    Tool(
+        "bus_wait",
+        "Wait for new messages; returns at once if some came since the last wait.",
+        given.WaitArguments,
+        models.WaitResult,
+        None,
+        reads_only=True,
+    ),
+    Tool(
+        "bus_request_approval",
+        "Ask a human or admin to decide. The answer comes as a message: bus_wait.",
+        given.RequestArguments,
+        models.RequestResult,
+        verbs.request_approval,
+    ),
+    Tool(
+        "bus_pending_approval",
+        "Admins: what waits for a decision, from all agents.",
+        given.NoArguments,
+        models.PendingResult,
+        verbs.pending_approval,
+        reads_only=True,
+    ),
+    Tool(
+        "bus_decide",
+        "Admins: decide a request for good. The requester may `withdraw` it.",
+        given.DecideArguments,
+        models.DecideResult,
+        verbs.decide,
+        # One decision ends a request for ever, so that a host should ask before this.
+        destructive=True,
+        idempotent=True,
+    ),
+    Tool(
+        "bus_verify",
+        "Check signatures: one id or the whole bus. With `next`, call again with id=next.",
+        given.OptionalIdArguments,
+        models.VerifyResult,
+        verbs.verify,
+        reads_only=True,
+    ),
+    Tool(
+        "bus_status",
+        "Who you are, who is attached, who has unread mail; with id: was it read?",
+        given.OptionalIdArguments,
+        models.StatusResult,
+        verbs.status,
+        reads_only=True,
+    ),
+)
+
+
+class Toolbox:
+    """Answers tools/list and tools/call. Make it on the event loop."""
+
+    def __init__(self, service: Service, tools: tuple[Tool, ...] = TOOLS) -> None:
+        self._service = service
+        self._tools = {tool.name: tool for tool in tools}
+        self._listed = [tool.listed() for tool in tools]
+        self._waiting = Waiting(service)
+        self._threads = anyio.CapacityLimiter(_THREADS)
+
+    async def list(self, _: Context, __: t.PaginatedRequestParams | None) -> t.ListToolsResult:
+        """All tools; they never change while the server runs."""
+        return t.ListToolsResult(tools=self._listed)
+
+    async def call(self, context: Context, params: t.CallToolRequestParams) -> t.CallToolResult:
+        """One call. Raises MCPError for a tool that does not exist, and nothing else."""
+        tool = self._tools.get(params.name)
+        if tool is None:
+            raise MCPError(t.INVALID_PARAMS, f"unknown tool: {one_line(params.name, 80)}")
+        try:
+            result = await self._run(context, tool, params.arguments)
+            return _answer(result.wire())
+        except Exception as error:  # noqa: BLE001 - no tool error ends the server
+            return _failure(tool.name, error)
+
+    async def _run(
+        self, context: Context, tool: Tool, arguments: dict[str, Any] | None
+    ) -> models.Result:
+        asked = given.parse(tool.name, tool.arguments, arguments)
+        verb = tool.verb
+        if verb is None:
+            assert isinstance(asked, given.WaitArguments)
+            return await self._waiting.wait(context, asked)
+
+        def run() -> models.Result:
+            self._service.attachment.seen()
+            return verb(self._service, asked)
+
+        # Never abandoned: what was begun is finished, whether somebody waits for it or not.
+        return await anyio.to_thread.run_sync(run, limiter=self._threads)
+
+
+def _answer(value: dict[str, Any]) -> t.CallToolResult:
+    text = t.TextContent(type="text", text=compact(value))
+    return t.CallToolResult(content=[text], structured_content=value)
+
+
+def _failure(tool: str, error: Exception) -> t.CallToolResult:
+    if isinstance(error, Failure):
+        text = f"{error.code}: {error}"
+    elif isinstance(error, AgentBusError):
+        text = f"{error.code}: {one_line(str(error))}"
+    elif isinstance(error, OSError):
+        text = f"storage: {one_line(reason(error))}"
+    else:
+        text = f"internal: {type(error).__name__}: {one_line(str(error), 300)}"
+        _logger.error("%s: %s", tool, text)
+    return t.CallToolResult(content=[t.TextContent(type="text", text=text)], is_error=True)
