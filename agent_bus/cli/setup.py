@@ -1,0 +1,171 @@
+"""A new bus and its agents: `init keygen`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from typer import Argument, Option
+
+from agent_bus import create
+from agent_bus.bus import Bus
+from agent_bus.cli import render
+from agent_bus.cli.options import (
+    Shared,
+    as_path,
+    check_as,
+    load_settings,
+    split_names,
+    verb,
+)
+from agent_bus.cli.send import read_bytes
+from agent_bus.clock import SystemClock
+from agent_bus.create import Created
+from agent_bus.errors import ConfigurationError, IdentityMissing, StorageError, UsageError
+from agent_bus.keyring import Key, Keyring, import_secret, parse_keyring
+from agent_bus.keys import Keys
+from agent_bus.names import RESERVED, AgentName, agent_name
+from agent_bus.reading import reason
+
+_Text = str | None
+
+_KEYRING_LIMIT = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Init(Shared):
+    """The options of `init`."""
+
+    agents: Annotated[
+        list[str] | None,
+        Option("--agents", metavar="A,B", help="Keys and boxes for these, and for the admins."),
+    ] = None
+    adopt: Annotated[
+        _Text,
+        Option("--adopt", metavar="OLD", help="Take over the bus of a project that has moved."),
+    ] = None
+    new: Annotated[
+        bool, Option("--new", help="An empty bus, where the repository names one that is gone.")
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keygen(Shared):
+    """The options of `keygen`."""
+
+    name: Annotated[str, Argument(metavar="NAME", help="The agent.")]
+    import_file: Annotated[
+        _Text,
+        Option("--import", metavar="FILE", help="An existing secret or keyring (- for stdin)."),
+    ] = None
+
+
+@verb
+def init(options: Init) -> None:
+    """Make the bus of this project, with keys and boxes. A second call changes nothing."""
+    names = [ordinary_name(name) for name in split_names(options.agents or [])]
+    loaded = load_settings(options)
+    check_as(options, loaded)
+    adopt = None if options.adopt is None else as_path(options.adopt)
+    made = create.create(loaded, SystemClock(), adopt=adopt, new=options.new)
+    bus = Bus.open(loaded)
+    agents = list(dict.fromkeys((*names, *made.file.admins)))
+    keyed = [name for name in agents if _equip(bus, name)]
+    for warning in made.warnings:
+        render.say(f"warning: {warning}")
+    if options.json:
+        _record(bus, made, agents, keyed)
+    else:
+        _tell(bus, made, agents, keyed)
+
+
+@verb
+def keygen(options: Keygen) -> None:
+    """Make the key of an agent, or take over the one that another tool made.
+
+    A file holds 64 hex digits, 43 characters of base64url, or a whole keyring. Secrets are
+    never shown and never taken from the command line.
+    """
+    name = ordinary_name(options.name)
+    loaded = load_settings(options)
+    check_as(options, loaded)
+    keys = Keys(loaded.keys, SystemClock())
+    if options.import_file is None:
+        key = keys.generate(name)
+    else:
+        key = _import(keys, name, options.import_file)
+    if options.json:
+        fields = {"agent": name, "kid": key.kid, "state": key.state, "created_at": key.created_at}
+        render.put_json(fields | {"keys": str(keys.folder)})
+    else:
+        render.table(("agent", "key id", "state"), [(name, key.kid, key.state)])
+        render.say(f"the keyring is {keys.folder / name}.json; whoever can read it is {name}")
+
+
+def ordinary_name(text: str) -> AgentName:
+    """A name that people may give. Raises InvalidName, and UsageError for the reserved one."""
+    name = agent_name(text)
+    if name == RESERVED:
+        raise UsageError(f"{RESERVED} is reserved for wakes of the gateway: choose another name")
+    return name
+
+
+def _equip(bus: Bus, name: AgentName) -> bool:
+    """Give an agent its box, and a key where it has none. Whether it got a key."""
+    try:
+        bus.store.make_box(name).close()
+    except OSError as error:
+        raise StorageError(f"{name} has no box: {reason(error)}") from error
+    try:
+        bus.keys.load(name).signing_key()
+    except IdentityMissing:
+        bus.keys.generate(name)
+        return True
+    return False
+
+
+def _record(bus: Bus, made: Created, agents: list[AgentName], keyed: list[AgentName]) -> None:
+    render.put_json(
+        {
+            "bus": str(bus.address.path),
+            "bus_id": made.file.bus,
+            "created": made.created,
+            "agents": agents,
+            "new_keys": keyed,
+            "admins": list(made.file.admins),
+            "project": str(bus.address.project),
+            "how": bus.address.how,
+            "keys": str(bus.keys.folder),
+            "warnings": list(made.warnings),
+        }
+    )
+
+
+def _tell(bus: Bus, made: Created, agents: list[AgentName], keyed: list[AgentName]) -> None:
+    render.put(render.visible(str(bus.address.path)))
+    render.say(f"bus {made.file.bus} " + ("was made" if made.created else "stands there already"))
+    render.say(f"agents: {', '.join(agents)} (admins: {', '.join(made.file.admins)})")
+    new = ", ".join(keyed) or "none, all had one"
+    render.say(f"new keys in {bus.keys.folder}: {new}")
+    render.say(f"next: agent-bus connect claude --as {agents[0]} (or codex)")
+
+
+def _import(keys: Keys, name: AgentName, file: str) -> Key:
+    data = read_bytes(None if file == "-" else file, _KEYRING_LIMIT)
+    try:
+        if not data.lstrip().startswith(b"{"):
+            return keys.generate(name, import_secret(data))
+        ring = parse_keyring(data)
+    except (ValueError, RecursionError) as error:
+        # The text of a JSON error holds a position and no content.
+        raise ConfigurationError(f"{file} cannot be imported: {error}") from None
+    return _restore(keys, name, ring, file)
+
+
+def _restore(keys: Keys, name: AgentName, ring: Keyring, file: str) -> Key:
+    if ring.agent != name:
+        raise UsageError(f"{file} is the keyring of {ring.agent}: agent-bus keygen {ring.agent}")
+    if not ring.keys:
+        raise ConfigurationError(f"{file} holds no key")
+    keys.restore(ring)
+    return ring.keys[-1]
