@@ -8,12 +8,15 @@ from pathlib import Path
 
 from agent_bus.errors import UnsafePermissions
 
+_CHUNK = 64 * 1024
+"""Bytes of one read: room for the whole limit would cost more than a small file."""
+
 
 class UnfitFile(Exception):
     """A file is not one of ours: no regular file, a link, foreign, or too large."""
 
 
-def check_access(status: os.stat_result, path: Path, forbidden: int) -> None:
+def check_access(status: os.stat_result, path: str | Path, forbidden: int) -> None:
     """Refuse what belongs to another user or has one of the forbidden mode bits.
 
     Raises UnsafePermissions with the command that mends it.
@@ -46,11 +49,10 @@ def check_regular(status: os.stat_result, limit: int) -> None:
 def read_all(fd: int, limit: int) -> bytes:
     """All bytes of an open file. Raises UnfitFile if there are more than `limit`."""
     # One byte more than allowed: the file may have grown since it was measured.
-    data = os.read(fd, limit + 1)
-    if len(data) > limit:
+    left, chunks = limit + 1, []
+    while left and (chunk := os.read(fd, min(left, _CHUNK))):
+        chunks.append(chunk)
+        left -= len(chunk)
+    if not left:
         raise UnfitFile(f"has more than {limit} bytes")
-    while chunk := os.read(fd, limit + 1 - len(data)):
-        data += chunk
-        if len(data) > limit:
-            raise UnfitFile(f"has more than {limit} bytes")
-    return data
+    return b"".join(chunks)

@@ -17,8 +17,9 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from agent_bus import records
@@ -179,16 +180,23 @@ class Approvals:
 
     def undelivered(self) -> Iterator[tuple[Request, Decision]]:
         """Valid decisions whose message to the requester is missing."""
-        for ident in self._ids(".decision"):
+        for request, decision in self._decisions(self._ids(".decision")):
+            notice, key = self._notice(request, decision), _notice_key(request.message.id)
+            if not self._delivery.arrived(notice.sender, notice.to, key):
+                yield request, decision
+
+    def decided(self, limit: int) -> list[tuple[Request, Decision]]:
+        """The newest requests that were decided, and how."""
+        return list(islice(self._decisions(reversed(self._ids(".decision"))), limit))
+
+    def _decisions(self, ids: Iterable[MessageId]) -> Iterator[tuple[Request, Decision]]:
+        for ident in ids:
             try:
                 request = self.request(ident)
             except (VerificationError, NoSuchMessage):
                 continue
             decision = self.decision(request)
-            if decision is None:
-                continue
-            notice = self._notice(request, decision)
-            if not self._delivery.arrived(notice.sender, notice.to, _notice_key(ident)):
+            if decision is not None:
                 yield request, decision
 
     def _write(self, request: Request, draft: Decision, signer: Key) -> Decided:
@@ -302,6 +310,21 @@ class Approvals:
             names = folder.names()
         stems = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
         return sorted(MessageId(stem) for stem in stems if is_message_id(stem))
+
+
+def earlier(
+    request: Request, decided: Iterable[tuple[Request, Decision]]
+) -> list[tuple[Request, Decision]]:
+    """What became of the same question of the same agent: who was refused may ask again."""
+    asked = request.message
+    words = asked.body.casefold().split()
+    return [
+        (other, decision)
+        for other, decision in decided
+        if other.message.id != asked.id
+        and other.message.sender == asked.sender
+        and other.message.body.casefold().split() == words
+    ]
 
 
 def request_content(

@@ -11,13 +11,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 import agent_bus
-from agent_bus import approvals, create, history, resolve, retention, settings
+from agent_bus import (
+    approvals,
+    create,
+    history,
+    pulse,
+    resolve,
+    retention,
+    settings,
+    standing,
+    unread,
+)
 from agent_bus.approvals import Approvals, Decided, Request
-from agent_bus.clock import Clock, SystemClock, id_time, to_text
+from agent_bus.clock import Clock, SystemClock
 from agent_bus.delivery import APPROVAL_REQUEST, Delivery
 from agent_bus.errors import (
     ConfigurationError,
@@ -30,41 +39,17 @@ from agent_bus.errors import (
 from agent_bus.history import Filter, Page
 from agent_bus.keys import Keys
 from agent_bus.names import AgentName, MessageId, agent_name, message_id
-from agent_bus.presence import Presence, Process
+from agent_bus.presence import Presence
+from agent_bus.pulse import Pulse
 from agent_bus.reading import Place, State, Stored, storage_errors
 from agent_bus.resolve import Address, BusFile
 from agent_bus.sending import Draft, Receipt, Refusal, Sender
 from agent_bus.settings import Settings
+from agent_bus.standing import AgentStatus, MessageStatus
 from agent_bus.store import Store
 from agent_bus.watch import Watch
 
 ANYTHING = Filter()
-
-
-@dataclass(frozen=True, slots=True)
-class AgentStatus:
-    """How one agent stands. Times are milliseconds since 1970."""
-
-    agent: AgentName
-    unread: int
-    oldest_unread: int | None
-    attached: tuple[Process, ...]
-    """Its living processes."""
-    last_seen: int | None
-    bad: tuple[Stored, ...]
-    """Unread files that do not verify, among the oldest hundred."""
-
-
-@dataclass(frozen=True, slots=True)
-class MessageStatus:
-    """What became of a message. Times are RFC 3339 text."""
-
-    id: MessageId
-    to: AgentName
-    delivered_at: str
-    read_at: str | None
-    archived_at: str | None
-    attached: bool
 
 
 class Bus:
@@ -265,8 +250,13 @@ class Bus:
     # -- looking at the bus
 
     @storage_errors()
-    def verify(self, ident: str | None = None, *, box: str | None = None) -> Iterator[Stored]:
-        """Judge messages: one, those of a box, or all. Raises NoSuchMessage for an unknown one."""
+    def verify(
+        self, ident: str | None = None, *, box: str | None = None, after: Place | None = None
+    ) -> Iterator[Stored]:
+        """Judge messages: one, those of a box, or all. Raises NoSuchMessage for an unknown one.
+
+        `after` goes on behind a place where an earlier call was left.
+        """
         if ident is not None:
             whole = self._resolve_anywhere(ident)
             places = self.store.find_all(whole)
@@ -278,18 +268,19 @@ class Bus:
             if agent_name(box) not in boxes:
                 raise NoSuchMessage(f"{box} has no box on this bus")
             boxes = [agent_name(box)]
-        return history.everything(self.store, boxes)
+        return history.everything(self.store, boxes, after)
 
     @storage_errors()
     def count(self, box: str | None = None) -> int:
         """How many message files there are, for a progress bar."""
         boxes = self.store.boxes() if box is None else [agent_name(box)]
-        return sum(len(self.store.places(name, ("new", "read", "archived"))) for name in boxes)
+        return sum(len(self.store.states(name, ("new", "read", "archived"))) for name in boxes)
 
     @storage_errors()
     def status(self) -> list[AgentStatus]:
         """How each known agent stands."""
-        return [self._agent_status(name) for name in sorted({*self.known(), *self.store.boxes()})]
+        names = sorted({*self.known(), *self.store.boxes()})
+        return [standing.agent_status(self.store, self.presence, name) for name in names]
 
     @storage_errors()
     def message_status(self, ident: str) -> list[MessageStatus]:
@@ -300,10 +291,25 @@ class Bus:
         """
         whole = self._resolve_anywhere(ident)
         found = [self.store.load(place.box, whole) for place in self.store.find_all(whole)]
-        seen = [self._message_status(stored) for stored in found if self._may_see(stored)]
+        seen = [
+            standing.message_status(self.store, self.presence, stored)
+            for stored in found
+            if self.may_see(stored)
+        ]
         if not seen:
             raise NoSuchMessage(f"no message {whole} that you sent or received")
         return seen
+
+    @storage_errors()
+    def unread_by_others(self) -> unread.Neglect:
+        """Which of one's own messages nobody has read for longer than the settings allow."""
+        return unread.unread_by_others(
+            self.store,
+            self.presence,
+            self.identity,
+            now=self.clock.now(),
+            after=self.settings.unread_after,
+        )
 
     @storage_errors()
     def prune(
@@ -317,6 +323,11 @@ class Bus:
         return retention.prune(
             self.store, self.approvals, self.clock, archived=archived, read=read, progress=progress
         )
+
+    @storage_errors()
+    def pulse(self) -> Pulse:
+        """How the bus looks from outside, to notice that something has changed."""
+        return pulse.pulse(self.store, self.presence)
 
     # -- at start
 
@@ -335,7 +346,7 @@ class Bus:
         whole = self._resolve_anywhere(ident)
         for place in self.store.find_all(whole):
             stored = self.store.load(place.box, whole)
-            if self._may_see(stored):
+            if self.may_see(stored):
                 return stored
         raise NoSuchMessage(f"no message {ident} that {self.identity} received or sent")
 
@@ -344,9 +355,13 @@ class Bus:
 
     def _ids(self, boxes: Sequence[AgentName]) -> list[MessageId]:
         every: tuple[State, ...] = ("new", "read", "archived")
-        return [place.id for box in boxes for place in self.store.places(box, every)]
+        return [ident for box in boxes for ident in self.store.states(box, every)]
 
-    def _may_see(self, stored: Stored) -> bool:
+    def may_see(self, stored: Stored) -> bool:
+        """Whether this identity may see the text of a message: its own, sent or received.
+
+        Admins and nobody in particular may see any.
+        """
         if self._identity is None or self.is_admin or stored.place.box == self._identity:
             return True
         message = stored.judged.message
@@ -361,40 +376,6 @@ class Bus:
         if agent_name(to) not in self.file.admins:
             raise UsageError(f"{to} is no admin of this bus: ask {_names(self.file.admins)}")
         return agent_name(to)
-
-    def _agent_status(self, name: AgentName) -> AgentStatus:
-        unread = self.store.unread(name)
-        first = (Place(name, ident, "new") for ident in unread[:100])
-        bad = tuple(
-            stored
-            for stored in self.store.load_all(first)
-            if stored.judged.outcome not in ("ok", "expired")
-        )
-        return AgentStatus(
-            agent=name,
-            unread=len(unread),
-            oldest_unread=id_time(unread[0]) if unread else None,
-            attached=tuple(p for p in self.presence.processes(name) if p.alive),
-            last_seen=self.presence.last_seen(name),
-            bad=bad,
-        )
-
-    def _message_status(self, stored: Stored) -> MessageStatus:
-        place, message = stored.place, stored.judged.message
-        read_at = archived_at = None
-        for event in self.store.journal(place.box):
-            if event.id == place.id and event.event == "read":
-                read_at = read_at or event.at
-            elif event.id == place.id:
-                archived_at = event.at
-        return MessageStatus(
-            id=place.id,
-            to=place.box,
-            delivered_at=message.sent_at if message else to_text(id_time(place.id)),
-            read_at=read_at,
-            archived_at=archived_at if place.state == "archived" else None,
-            attached=self.presence.attached(place.box),
-        )
 
 
 def _names(names: Sequence[AgentName]) -> str:

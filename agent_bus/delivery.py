@@ -18,16 +18,18 @@ from dataclasses import dataclass
 
 from agent_bus import records
 from agent_bus.clock import Clock
-from agent_bus.envelope import FILE_LIMIT, encode_message
+from agent_bus.envelope import FILE_LIMIT, sign_message
 from agent_bus.errors import (
     BusFull,
     Conflict,
     DeliveryUncertain,
+    InvalidMessage,
     NotDelivered,
     VerificationError,
 )
 from agent_bus.files import Folder, UnfitFile
 from agent_bus.keyring import Key
+from agent_bus.keys import KeyIndex
 from agent_bus.names import AgentName, MessageId, message_file, sent_file
 from agent_bus.payload import Message
 from agent_bus.reading import reason
@@ -36,6 +38,7 @@ from agent_bus.store import Store
 UNREAD_LIMIT = 10_000
 RESERVED_PLACES = 100
 """Places above the limit that only wakes and approvals may take."""
+_KEPT_BOXES = 16
 APPROVAL_REQUEST = "approval_request"
 RESERVED_KINDS = ("wake", APPROVAL_REQUEST, "approval_decision")
 """Kinds that only their own verbs make."""
@@ -49,34 +52,76 @@ class Delivered:
     duplicate: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """A recipient's box, kept open: several threads may be using it at once."""
+
+    folder: Folder
+    tmp: Folder
+    new: Folder
+
+
 class Delivery:
     """Puts messages into the boxes of a store."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
+        self._boxes: dict[AgentName, _Box] = {}
         self._counted: dict[AgentName, tuple[float, int]] = {}
 
-    def deliver(self, message: Message, signer: Key, key: str | None = None) -> Delivered:
+    def deliver(
+        self,
+        message: Message,
+        signer: Key,
+        key: str | None = None,
+        *,
+        keys: KeyIndex | None = None,
+    ) -> Delivered:
         """Put a message into its recipient's box; on return it is durable there.
 
-        `key` is the caller's idempotency key. Raises InvalidMessage, BusFull, Conflict,
-        NotDelivered (nothing became visible) and DeliveryUncertain (send again with its key).
+        `key` is the caller's idempotency key, `keys` a look at all keys that it has just
+        taken. Raises InvalidMessage, BusFull, Conflict, NotDelivered (nothing became visible)
+        and DeliveryUncertain (send again with its key).
         """
-        data = encode_message(message, signer)
+        data = sign_message(message, signer)
         try:
-            own = self._store.judge().data(data, message.to, message.id)
-            if not own.ok:
-                raise NotDelivered(f"the message would not verify: {own.outcome}, {own.detail}")
-            with self._store.make_box(message.to) as box, box.child("new") as new:
-                if key is None or not self._is_remembered(message, key):
-                    self._check_room(message, new)
-                with box.child("tmp") as tmp, _temporary(tmp, message.id, data) as name:
-                    if key is None:
-                        return self._publish(tmp, name, new, message.id, message.id, message.kind)
-                    return self._deliver_keyed(message, key, box, new, tmp, name)
-        except OSError as error:
-            raise NotDelivered(f"nothing was sent: {reason(error)}") from error
+            self._require_ok(data, message, keys)
+            return self._put(self._open(message.to), data, message, key)
+        except BaseException as error:
+            # A folder whose flush has failed is not flushed again: a second one may lie.
+            self._boxes.pop(message.to, None)
+            if isinstance(error, OSError):
+                raise NotDelivered(f"nothing was sent: {reason(error)}") from error
+            raise
+
+    def _put(self, box: _Box, data: bytes, message: Message, key: str | None) -> Delivered:
+        if key is None or not self._is_remembered(message, key):
+            self._check_room(message, box.new)
+        with _temporary(box.tmp, message.id, data) as name:
+            if key is None:
+                ident = message.id
+                return self._publish(box.tmp, name, box.new, ident, ident, message.kind)
+            return self._deliver_keyed(message, key, box.folder, box.new, box.tmp, name)
+
+    def _require_ok(self, data: bytes, message: Message, keys: KeyIndex | None) -> None:
+        """Judge one's own bytes as a reader will."""
+        own = self._store.judge(keys).data(data, message.to, message.id)
+        if own.outcome == "malformed":
+            raise InvalidMessage(own.detail)
+        if not own.ok:
+            raise NotDelivered(f"the message would not verify: {own.outcome}, {own.detail}")
+
+    def _open(self, name: AgentName) -> _Box:
+        """The recipient's box; the walk down to it is done again where it is not in place."""
+        kept = self._boxes.get(name)
+        if kept is None or not kept.new.is_in_place():
+            folder = self._store.make_box(name)
+            kept = _Box(folder, folder.child("tmp"), folder.child("new"))
+            if len(self._boxes) >= _KEPT_BOXES:
+                self._boxes.clear()
+            self._boxes[name] = kept
+        return kept
 
     def _deliver_keyed(
         self, message: Message, key: str, box: Folder, new: Folder, tmp: Folder, name: str
@@ -90,7 +135,9 @@ class Delivery:
                 first = self._first_send(sent, remembered, message, key)
             sent.sync()
             # By its id as well: a copied bus has lost which name in sent/ was whose.
-            gone = records.pruned_under(box, remembered) or records.was_pruned(box, first.id)
+            gone = records.pruned_under(
+                box, f"{message.sender}/{remembered}"
+            ) or records.was_pruned(box, first.id)
             if gone:
                 # The first one was read, done and removed; it must not come back.
                 if first is message:
@@ -222,7 +269,7 @@ class Delivery:
         remembered = sent_file(to, key)
         try:
             with self._store.box(to) as box:
-                if records.pruned_under(box, remembered):
+                if records.pruned_under(box, f"{sender}/{remembered}"):
                     return True
                 with self._store.open("sent", sender) as sent:
                     found = self._store.judge().file(sent, remembered, to, None).message

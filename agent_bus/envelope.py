@@ -50,6 +50,7 @@ Outcome = Literal[
     "expired",
 ]
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _HEADER = re.compile(rb"agent-bus/1 ([0-9a-f]{16}) ([0-9a-f]{64}|[0-9a-f]{128})", re.ASCII)
 
 
@@ -84,12 +85,20 @@ def pae(payload_type: bytes, payload: bytes) -> bytes:
 
 def encode_message(message: Message, key: Key) -> bytes:
     """The signed file of a message. Raises InvalidMessage if a reader would refuse it."""
-    data = _sign(message.payload(), MESSAGE_TYPE, key)
+    data = sign_message(message, key)
     try:
         parse_message(data.partition(b"\n")[2])
     except ValueError as error:
         raise InvalidMessage(str(error)) from None
     return data
+
+
+def sign_message(message: Message, key: Key) -> bytes:
+    """The signed file of a message, whose rules are still to be checked: `judge` does.
+
+    Raises InvalidMessage for what no file can hold.
+    """
+    return _sign(message.payload(), MESSAGE_TYPE, key)
 
 
 def encode_decision(decision: Decision, key: Key) -> bytes:
@@ -150,8 +159,7 @@ def open_decision(data: bytes, keys: KeyIndex) -> tuple[AgentName, Decision]:
 
 def _sign(payload: Mapping[str, Any], payload_type: bytes, key: Key) -> bytes:
     try:
-        text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        data = text.encode() + b"\n"
+        data = _ENCODER.encode(payload).encode() + b"\n"
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidMessage(f"this cannot be written as JSON in UTF-8: {error}") from None
     mac = hmac.digest(key.secret, pae(payload_type, data), "sha256").hex()

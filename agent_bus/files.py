@@ -16,12 +16,13 @@ import errno
 import os
 import secrets
 import stat
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Self
 
 from agent_bus.access import UnfitFile, check_access, check_regular, read_all
+from agent_bus.descriptors import Naming, dress, flush, is_torn, write_all
+from agent_bus.errors import UnsafePermissions
 
 try:
     import fcntl
@@ -38,29 +39,33 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC | _BINARY
 _APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | _NOFOLLOW | _CLOEXEC | _BINARY
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _CLOEXEC
 
-
 __all__ = ["Folder", "UnfitFile", "make_folders"]
 
 
 class Folder:
     """An open directory, and all that may be done in it. Close it, or use `with`."""
 
-    __slots__ = ("fd", "path")
+    __slots__ = ("_where", "fd")
 
-    def __init__(self, fd: int | None, path: Path) -> None:
+    def __init__(self, fd: int | None, where: str) -> None:
         self.fd = fd
-        self.path = path
+        self._where = where
+
+    @property
+    def path(self) -> Path:
+        """Where it was opened; for people, since all steps go by the descriptor."""
+        return Path(self._where)
 
     @classmethod
     def open(cls, path: Path, *, private: bool = False, shared: bool = False) -> Folder:
-        """Open a folder by its path; links in the path are resolved once, here.
+        """Open a folder by its path; links in the path are followed once, here.
 
         `private` refuses a folder that others may read, not only one they may change;
         `shared` is for a folder of another program, whose owner and mode are not judged.
         Raises OSError, and UnsafePermissions for a foreign or loose folder.
         """
-        real = Path(os.path.realpath(path))
-        folder = cls(os.open(real, _FOLDER) if _AT else None, real)
+        where = os.fspath(path) if _AT else os.path.realpath(path)
+        folder = cls(os.open(where, _FOLDER) if _AT else None, where)
         return folder if shared else _checked(folder, 0o077 if private else 0o022)
 
     def child(self, name: str, *, shared: bool = False) -> Folder:
@@ -72,9 +77,9 @@ class Folder:
             if self.fd is None:
                 if not stat.S_ISDIR(os.lstat(self.path / name).st_mode):
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-                return Folder(None, self.path / name)
+                return Folder(None, os.path.join(self._where, name))
             fd = os.open(name, _FOLDER | _NOFOLLOW, dir_fd=self.fd)
-        folder = Folder(fd, self.path / name)
+        folder = Folder(fd, os.path.join(self._where, name))
         return folder if shared else _checked(folder, 0o022)
 
     def descend(self, *names: str) -> Folder:
@@ -101,7 +106,8 @@ class Folder:
 
     def names(self) -> list[str]:
         """All names in this folder, in no order."""
-        return os.listdir(self.path if self.fd is None else self.fd)
+        with self._naming(""):
+            return os.listdir(self.path if self.fd is None else self.fd)
 
     def status(self, name: str) -> os.stat_result | None:
         """What stands under a name (a link is not followed), or None if nothing does."""
@@ -116,9 +122,19 @@ class Folder:
         status = self.status(name)
         return status is not None and stat.S_ISDIR(status.st_mode)
 
+    def is_in_place(self) -> bool:
+        """Whether its path still leads to this very folder, and nobody else may change it."""
+        try:
+            there, here = os.stat(self._where, follow_symlinks=False), self.own_status()
+            check_access(here, self._where, 0o022)
+        except (OSError, UnsafePermissions):
+            return False
+        return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+
     def own_status(self) -> os.stat_result:
         """The status of this folder itself."""
-        return os.stat(self.path if self.fd is None else self.fd)
+        with self._naming(""):
+            return os.stat(self.path if self.fd is None else self.fd)
 
     def read(self, name: str, limit: int, *, private: bool = False) -> bytes:
         """The bytes of a regular file of this user, at most `limit` of them.
@@ -138,7 +154,7 @@ class Folder:
             try:
                 status = os.fstat(fd)
                 if private:
-                    check_access(status, self.path / name, 0o077)
+                    check_access(status, os.path.join(self._where, name), 0o077)
                 check_regular(status, limit)
                 return read_all(fd, limit)
             finally:
@@ -155,8 +171,8 @@ class Folder:
             fd = os.open(self._at(name), _CREATE, 0o600, dir_fd=self.fd)
             try:
                 try:
-                    _write_all(fd, data)
-                    _flush(fd)
+                    write_all(fd, data)
+                    flush(fd)
                 finally:
                     os.close(fd)
             except BaseException:
@@ -190,7 +206,7 @@ class Folder:
                 with open(fd, "wb") as file:
                     yield file
                     file.flush()
-                    _flush(fd)
+                    flush(fd)
                 self.link(temporary, self, name)
             finally:
                 with contextlib.suppress(OSError):
@@ -235,7 +251,7 @@ class Folder:
 
     def inodes(self) -> dict[int, str]:
         """Inode number to name, for finding the other names of a file."""
-        with os.scandir(self.path if self.fd is None else self.fd) as entries:
+        with self._naming(""), os.scandir(self.path if self.fd is None else self.fd) as entries:
             return {entry.inode(): entry.name for entry in entries}
 
     def move_folder(self, name: str, into: Folder, new_name: str) -> None:
@@ -264,12 +280,13 @@ class Folder:
                 # How Python says that the system cannot, or that a link stands there.
                 raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP)) from error
 
-    def replace(self, name: str, data: bytes) -> None:
-        """Put a file of one value in place of its predecessor. Durable on return."""
+    def replace(self, name: str, data: bytes, *, mode: int = 0o600, modified: int = 0) -> None:
+        """Put a file in place of its predecessor (`modified` in ns, 0: now). Durable on return."""
         temporary = f".{name}.{secrets.token_hex(4)}"
         self.create(temporary, data)
         with self._naming(name):
             try:
+                dress(self._at(temporary), self.fd, mode, modified)
                 os.replace(
                     self._at(temporary), self._at(name), src_dir_fd=self.fd, dst_dir_fd=self.fd
                 )
@@ -282,14 +299,14 @@ class Folder:
     def append(self, name: str, line: bytes, *, durable: bool = False) -> None:
         """Add a line in one write, so that lines of several processes do not mix.
 
-        It begins on a line of its own, also after one that a crash or a full disk cut short.
+        It begins on a line of its own, also after a torn one; an empty line may come before it.
         """
         with self._naming(name):
             fd = os.open(self._at(name), _APPEND, 0o600, dir_fd=self.fd)
             try:
-                _write_all(fd, b"\n" + line if _is_torn(fd) else line)
+                write_all(fd, b"\n" + line if is_torn(fd) else line)
                 if durable:
-                    _flush(fd)
+                    flush(fd)
             finally:
                 os.close(fd)
 
@@ -345,13 +362,15 @@ class Folder:
         """Make the names in this folder durable. Raises OSError; never call it again then."""
         if self.fd is not None:
             with self._naming(""):
-                _flush(self.fd)
+                flush(self.fd)
 
     def close(self) -> None:
         """Close the descriptor; a second call does nothing."""
         if self.fd is not None:
             fd, self.fd = self.fd, None
-            os.close(fd)
+            # A folder holds nothing unwritten: an error here must not deny what was done.
+            with contextlib.suppress(OSError):
+                os.close(fd)
 
     def __enter__(self) -> Self:
         return self
@@ -359,16 +378,16 @@ class Folder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        # Of a folder that is kept open, and of one that an error has left behind.
+        with contextlib.suppress(OSError):
+            self.close()
+
     def _at(self, name: str) -> str | Path:
         return self.path / name if self.fd is None else name
 
-    @contextlib.contextmanager
-    def _naming(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            error.filename, error.filename2 = str(self.path / name), None
-            raise
+    def _naming(self, name: str) -> Naming:
+        return Naming(self._where, name)
 
 
 def _checked(folder: Folder, forbidden: int) -> Folder:
@@ -391,32 +410,8 @@ def make_folders(path: Path) -> Folder:
     while not real.is_dir():
         missing.append(real.name)
         real = real.parent
-    here = Folder(os.open(real, _FOLDER) if _AT else None, real)
+    here = Folder(os.open(real, _FOLDER) if _AT else None, str(real))
     for name in reversed(missing):
         with here:
             here = here.make(name)
     return here
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    written = 0
-    while written < len(data):  # a short write is legal, on a nearly full disk it is usual
-        written += os.write(fd, memoryview(data)[written:])
-
-
-def _is_torn(fd: int) -> bool:
-    size = os.lseek(fd, 0, os.SEEK_END)
-    if size == 0:
-        return False
-    os.lseek(fd, -1, os.SEEK_END)
-    return os.read(fd, 1) != b"\n"
-
-
-def _flush(fd: int) -> None:
-    full = getattr(fcntl, "F_FULLFSYNC", None)
-    if sys.platform == "darwin" and full is not None:
-        # fsync on macOS stops at the drive's cache. Some file systems refuse the stronger form.
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(fd, full)
-            return
-    os.fsync(fd)

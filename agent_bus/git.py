@@ -119,8 +119,8 @@ def _repository(start: Path, output: bytes) -> Repository:
     # Git before 2.31 does not know the option, prints it, and answers relative to the start.
     answer = output.removeprefix(_QUESTION[1].encode() + b"\n")
     path = os.fsdecode(answer.removesuffix(b"\n"))
-    common = Path(os.path.realpath(start / path))
-    fits = os.path.isabs(path) or (answer != output and path)
+    fits = "\0" not in path and (os.path.isabs(path) or (answer != output and path))
+    common = Path(os.path.realpath(start / path if fits else start))
     if not fits or not os.path.isdir(common):
         raise NoBus(
             f"git names {path!a} as the common directory of {shown(start)}, which is no "

@@ -7,14 +7,14 @@ its content. Lists come in pages, and cost follows what is shown, not what was k
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from agent_bus.clock import id_time
 from agent_bus.errors import NoSuchMessage, UsageError
 from agent_bus.names import AgentName, MessageId, is_message_id
-from agent_bus.reading import Place, Stored
+from agent_bus.reading import Place, State, Stored
 from agent_bus.store import Store
 
 SHORTEST_PART = 4
@@ -68,15 +68,21 @@ def inbox(
 ) -> Page:
     """A box without its archive, oldest first."""
     _check_page(limit, page)
-    places = store.places(box, ("new",) if unread else ("new", "read"))
     skip = (page - 1) * limit
-    if wanted.needs_content():
-        matching = [stored for stored in store.load_all(places) if wanted.matches(stored)]
-        total = len(matching)
-        shown = matching[skip : skip + limit]
-    else:
-        total = len(places)
-        shown = list(store.load_all(places[skip : skip + limit]))
+    try:
+        with store.reader(box) as reader:
+            states = reader.states(["new"] if unread else ["new", "read"])
+            ids = sorted(states)
+            total = len(ids)
+            if wanted.needs_content():
+                loaded = reader.load_all(_places(box, states, ids))
+                matching = [stored for stored in loaded if wanted.matches(stored)]
+                total = len(matching)
+                shown = matching[skip : skip + limit]
+            else:
+                shown = list(reader.load_all(_places(box, states, ids[skip : skip + limit])))
+    except FileNotFoundError:
+        return Page((), 0, None)
     # An archiving that a crash cut short has left a copy here; it counts as archived.
     kept = tuple(stored for stored in shown if stored.place.state != "archived")
     return Page(kept, total, page + 1 if skip + limit < total else None)
@@ -109,10 +115,19 @@ def thread(store: Store, ident: MessageId) -> list[Stored]:
     return found[::-1]
 
 
-def everything(store: Store, boxes: Sequence[AgentName]) -> Iterator[Stored]:
-    """Every message file of these boxes, judged; a box at a time."""
+def everything(
+    store: Store, boxes: Sequence[AgentName], after: Place | None = None
+) -> Iterator[Stored]:
+    """Every message file of these boxes, judged; a box at a time, in the order of ids.
+
+    `after` leaves out what comes before it in this order, and itself.
+    """
     for box in boxes:
-        yield from store.load_all(store.places(box, ("new", "read", "archived")))
+        states = store.states(box, ("new", "read", "archived"))
+        ids = sorted(states)
+        if after is not None:
+            ids = [ident for ident in ids if (box, ident) > (after.box, after.id)]
+        yield from store.load_all(_places(box, states, ids))
 
 
 def resolve(text: str, candidates: Callable[[], Iterable[MessageId]]) -> MessageId:
@@ -149,18 +164,25 @@ def _all_newest_first(store: Store) -> Iterator[Place]:
 
 def _newest_first(store: Store, box: AgentName) -> Iterator[Place]:
     """One box, newest first; an archive folder is listed only when its month is reached."""
-    waiting = store.places(box, ("new", "read"))
+    waiting = store.states(box, ("new", "read"))
     for month in reversed(store.months(box)):
-        archived = [Place(box, ident, "archived") for ident in store.archived_in(box, month)]
+        archived = store.archived_in(box, month)
         if not archived:
             continue
-        first = archived[0].id
+        first = archived[0]
+        merged = {ident: state for ident, state in waiting.items() if ident >= first}
+        waiting = {ident: state for ident, state in waiting.items() if ident < first}
         # An id that stands in both is archived.
-        merged = {place.id: place for place in waiting if place.id >= first}
-        merged |= {place.id: place for place in archived}
-        waiting = [place for place in waiting if place.id < first]
-        yield from (merged[ident] for ident in sorted(merged, reverse=True))
-    yield from reversed(waiting)
+        merged |= dict.fromkeys(archived, "archived")
+        yield from _places(box, merged, sorted(merged, reverse=True))
+    yield from _places(box, waiting, sorted(waiting, reverse=True))
+
+
+def _places(
+    box: AgentName, states: Mapping[MessageId, State], ids: Iterable[MessageId]
+) -> Iterator[Place]:
+    """Made one at a time, since most listings are left after a page."""
+    return (Place(box, ident, states[ident]) for ident in ids)
 
 
 def _since(places: Iterable[Place], since: int | None) -> Iterator[Place]:

@@ -1,8 +1,9 @@
 """The folder of keyrings: who may sign as whom, rotation, and which names are known.
 
-One file per agent, `<keys>/<agent>.json` (0600 in a 0700 folder), read anew before each
-signature, so that a rotation reaches running processes. Sign with the newest active key;
-retired keys verify for ever and never sign; a revoked key verifies nothing.
+One file per agent, `<keys>/<agent>.json` (0600 in a 0700 folder), looked at anew before each
+signature and read where it has changed, so that a rotation reaches running processes. Sign with
+the newest active key; retired keys verify for ever and never sign; a revoked key verifies
+nothing.
 `<keys>/rotations.jsonl` says who had which key id and when, and holds no secret.
 """
 
@@ -11,8 +12,8 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -42,6 +43,8 @@ Event = Literal["added", "retired", "revoked", "agent_retired"]
 
 ROTATIONS = "rotations.jsonl"
 _LIMIT = 1 << 20
+_Stamps = dict[str, tuple[int, ...] | None]
+"""How files looked from outside, by name."""
 _ROTATIONS_LIMIT = 64 << 20
 
 
@@ -51,7 +54,10 @@ class KeyIndex:
 
     owners: dict[str, tuple[AgentName, Key]]
     problems: tuple[str, ...] = ()
-    """One line for each keyring that could not be used."""
+    """One line for each file that could not be used."""
+    rings: dict[AgentName, Keyring] = field(default_factory=dict)
+    known: frozenset[AgentName] = frozenset()
+    """Who can be written to: see `Keys.known`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +76,7 @@ class Keys:
     def __init__(self, folder: Path, clock: Clock) -> None:
         self.folder = folder
         self._clock = clock
-        self._seen: tuple[object, ...] = ()
-        self._index = KeyIndex({})
+        self._last: tuple[_Stamps, KeyIndex] = ({}, KeyIndex({}))
 
     def load(self, agent: AgentName) -> Keyring:
         """The keyring of an agent.
@@ -81,11 +86,9 @@ class Keys:
         """
         try:
             with self._open() as folder:
-                return _load(folder, agent)
+                return self._existing(folder, agent)
         except FileNotFoundError:
-            raise IdentityMissing(
-                f"{agent} has no key in {self.folder}: agent-bus keygen {agent}"
-            ) from None
+            raise self._missing(agent) from None
 
     def agents(self) -> list[AgentName]:
         """The names that have a keyring, sorted."""
@@ -95,16 +98,21 @@ class Keys:
         except FileNotFoundError:
             return []
 
-    def index(self) -> KeyIndex:
-        """All keys, read again only where a keyring has changed on disk."""
+    def index(self, agents: Collection[AgentName] | None = None) -> KeyIndex:
+        """All keys, read again only where a file has changed on disk.
+
+        With `agents`, only what concerns these is sure to be as it stands now.
+        """
         try:
             with self._open() as folder:
-                names = sorted(_agents(folder.names()))
-                seen = tuple(_stamp(folder, name) for name in names)
-                index = self._index
-                if seen != self._seen:
-                    index = _build_index(folder, names)
-                    self._index, self._seen = index, seen
+                seen, index = self._last
+                if agents is not None and _is_unchanged(folder, agents, seen):
+                    return index
+                everyone = sorted(_agents(folder.names()))
+                now = _stamps(folder, everyone)
+                if now != seen:
+                    index = _build_index(folder, everyone)
+                    self._last = now, index
                 return index
         except FileNotFoundError:
             return KeyIndex({})
@@ -114,23 +122,15 @@ class Keys:
 
         An agent that was retired is not among them, until it gets a key again.
         """
-        known = set(self.agents())
-        for line in self.rotations():
-            if line.event == "agent_retired":
-                known.discard(line.agent)
-            elif line.event == "added":
-                known.add(line.agent)
-        return known
+        return set(self.index().known)
 
     def rotations(self) -> list[Rotation]:
         """The history, oldest first; a torn or foreign line is passed over."""
         try:
             with self._open() as folder:
-                data = folder.read(ROTATIONS, _ROTATIONS_LIMIT)
-        except (FileNotFoundError, UnfitFile):
+                return _rotations(folder)
+        except FileNotFoundError:
             return []
-        parsed = (_parse_rotation(line) for line in data.split(b"\n"))
-        return [line for line in parsed if line is not None]
 
     def generate(self, agent: AgentName, secret: bytes | None = None) -> Key:
         """Make the first key of an agent, from random bytes or from a given secret.
@@ -155,9 +155,12 @@ class Keys:
                 self._record(folder, ring.agent, "added", key.kid)
 
     def rotate(self, agent: AgentName) -> Key:
-        """Add a new key and retire the active ones; what they signed stays valid."""
+        """Add a new key and retire the active ones; what they signed stays valid.
+
+        Raises IdentityMissing for an agent without a keyring.
+        """
         with self._changing(agent) as folder:
-            old = _load(folder, agent)
+            old = self._existing(folder, agent)
             now = to_text(self._clock.now())
             kept = tuple(_ended(key, "retired", now) for key in old.keys)
             made = self._add(folder, agent, kept, None)
@@ -167,9 +170,12 @@ class Keys:
             return made
 
     def revoke(self, agent: AgentName, kid: str) -> Key:
-        """Mark a key as leaked: it verifies nothing from now on. Raises UsageError."""
+        """Mark a key as leaked: it verifies nothing from now on.
+
+        Raises UsageError, and IdentityMissing for an agent without a keyring.
+        """
         with self._changing(agent) as folder:
-            old = _load(folder, agent)
+            old = self._existing(folder, agent)
             found = next((key for key in old.keys if key.kid == kid), None)
             if found is None:
                 raise UsageError(f"{agent} has no key {kid!a}: agent-bus keys list {agent}")
@@ -214,6 +220,15 @@ class Keys:
         folder.append(ROTATIONS, json.dumps(line).encode() + b"\n", durable=True)
         folder.sync()
 
+    def _existing(self, folder: Folder, agent: AgentName) -> Keyring:
+        ring = _load_or_none(folder, agent)
+        if ring is None:
+            raise self._missing(agent)
+        return ring
+
+    def _missing(self, agent: AgentName) -> IdentityMissing:
+        return IdentityMissing(f"{agent} has no key in {self.folder}: agent-bus keygen {agent}")
+
     def _open(self) -> Folder:
         return Folder.open(self.folder, private=True)
 
@@ -234,24 +249,37 @@ def _agents(names: Iterable[str]) -> list[AgentName]:
     return [AgentName(stem) for stem in stems if is_agent_name(stem)]
 
 
-def _stamp(folder: Folder, agent: AgentName) -> object:
-    status = folder.status(_file(agent))
+def _stamps(folder: Folder, agents: Iterable[AgentName]) -> _Stamps:
+    files = [ROTATIONS, *map(_file, agents)]
+    return {name: _stamp(folder, name) for name in files}
+
+
+def _is_unchanged(folder: Folder, agents: Iterable[AgentName], seen: _Stamps) -> bool:
+    now = _stamps(folder, agents)
+    return bool(seen) and all(seen.get(name) == stamp for name, stamp in now.items())
+
+
+def _stamp(folder: Folder, name: str) -> tuple[int, ...] | None:
+    status = folder.status(name)
     if status is None:
-        return agent, None
-    return agent, status.st_mtime_ns, status.st_ino, status.st_size, status.st_mode, status.st_uid
+        return None
+    times = status.st_mtime_ns, status.st_ctime_ns
+    return *times, status.st_ino, status.st_size, status.st_mode, status.st_uid
 
 
 def _load(folder: Folder, agent: AgentName) -> Keyring:
-    path = folder.path / _file(agent)
+    name = _file(agent)
     try:
-        ring = parse_keyring(folder.read(_file(agent), _LIMIT, private=True))
+        ring = parse_keyring(folder.read(name, _LIMIT, private=True))
     except UnfitFile as error:
-        raise ConfigurationError(f"{path} {error}") from None
+        raise ConfigurationError(f"{folder.path / name} {error}") from None
     except (ValueError, RecursionError) as error:
         reason = "no JSON" if isinstance(error, json.JSONDecodeError) else error
-        raise ConfigurationError(f"{path} cannot be used: {reason}") from None
+        raise ConfigurationError(f"{folder.path / name} cannot be used: {reason}") from None
     if ring.agent != agent:
-        raise ConfigurationError(f"{path} is the keyring of {ring.agent}: rename or remove it")
+        raise ConfigurationError(
+            f"{folder.path / name} is the keyring of {ring.agent}: rename or remove it"
+        )
     return ring
 
 
@@ -264,22 +292,49 @@ def _load_or_none(folder: Folder, agent: AgentName) -> Keyring | None:
 
 def _build_index(folder: Folder, agents: Iterable[AgentName]) -> KeyIndex:
     owners: dict[str, tuple[AgentName, Key]] = {}
+    rings: dict[AgentName, Keyring] = {}
     problems: list[str] = []
     for agent in agents:
         try:
-            for key in _load(folder, agent).keys:
-                if key.kid in owners:
-                    problems.append(f"key {key.kid} stands in two keyrings: {agent} and another")
-                owners.setdefault(key.kid, (agent, key))
+            rings[agent] = _load(folder, agent)
         except FileNotFoundError:
             continue
         except (AgentBusError, OSError) as error:
             problems.append(str(error))
-    return KeyIndex(owners, tuple(problems))
+            continue
+        for key in rings[agent].keys:
+            if key.kid in owners:
+                problems.append(f"key {key.kid} stands in two keyrings: {agent} and another")
+            owners.setdefault(key.kid, (agent, key))
+    known = set(agents)
+    try:
+        known = _known(known, _rotations(folder))
+    except OSError as error:
+        problems.append(str(error))
+    return KeyIndex(owners, tuple(problems), rings, frozenset(known))
+
+
+def _known(with_ring: set[AgentName], history: Iterable[Rotation]) -> set[AgentName]:
+    known = set(with_ring)
+    for line in history:
+        if line.event == "agent_retired":
+            known.discard(line.agent)
+        elif line.event == "added":
+            known.add(line.agent)
+    return known
 
 
 def _ended(key: Key, state: State, now: str) -> Key:
     return replace(key, state=state, retired_at=now) if key.state == "active" else key
+
+
+def _rotations(folder: Folder) -> list[Rotation]:
+    try:
+        data = folder.read(ROTATIONS, _ROTATIONS_LIMIT)
+    except (FileNotFoundError, UnfitFile):
+        return []
+    parsed = (_parse_rotation(line) for line in data.split(b"\n"))
+    return [line for line in parsed if line is not None]
 
 
 def _parse_rotation(line: bytes) -> Rotation | None:

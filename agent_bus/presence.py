@@ -18,7 +18,7 @@ import os
 import platform
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -94,10 +94,7 @@ class Presence:
             "version": self._version,
             "mode": mode,
         }
-        if session and len(session) <= _TEXT_LIMIT:
-            fields["session"] = session
-        data = json.dumps(fields).encode() + b"\n"
-        attachment = Attachment(self._clock, lambda: self._make(agent), data)
+        attachment = Attachment(self._clock, lambda: self._make(agent), fields, session)
         if attachment.problem:
             self._warn(f"this process will not be seen as attached: {attachment.problem}")
         else:
@@ -119,8 +116,7 @@ class Presence:
         """Whether a living process serves the agent."""
         try:
             with self._open(agent) as folder:
-                # The lock first: it settles most files without reading them.
-                return any(folder.is_held(name) and _read(folder, name) for name in folder.names())
+                return any(_is_start(name) and folder.is_held(name) for name in folder.names())
         except (OSError, AgentBusError):
             return False
 
@@ -174,12 +170,19 @@ class Presence:
 class Attachment:
     """The presence of this process, until `close`. Safe between threads."""
 
-    def __init__(self, clock: Clock, folder: Callable[[], Folder], data: bytes) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        folder: Callable[[], Folder],
+        fields: Mapping[str, object],
+        session: str | None,
+    ) -> None:
         self.problem = ""
         """Why it holds nothing; empty if it does."""
         self._clock = clock
         self._folder = folder
-        self._data = data
+        self._fields = fields
+        self._session = session if _is_session(session) else None
         self._name = clock.new_id() + _SUFFIX
         self._lock = threading.Lock()
         self._seen = clock.monotonic()
@@ -203,6 +206,22 @@ class Attachment:
             except (OSError, AgentBusError):
                 pass
 
+    def name_session(self, session: str) -> None:
+        """Record the session of the host, where it is told after the start; never raises.
+
+        A second name is another session of the same process, and takes the place of the
+        first. The record is made anew, so that nobody ever finds half of one.
+        """
+        with self._lock:
+            if self._fd is None or session == self._session or not _is_session(session):
+                return
+            old, old_fd = self._name, self._fd
+            self._session, self._name, self._fd = session, self._clock.new_id() + _SUFFIX, None
+            self._hold()
+            with contextlib.suppress(OSError, AgentBusError), self._folder() as folder:
+                folder.unlink(old)
+            os.close(old_fd)
+
     def close(self) -> None:
         """End it; a second call does nothing."""
         with self._lock, contextlib.suppress(OSError, AgentBusError):
@@ -221,11 +240,15 @@ class Attachment:
     def _hold(self) -> None:
         try:
             with self._folder() as folder:
-                self._fd = folder.hold(self._name, self._data)
+                self._fd = folder.hold(self._name, self._data())
         except OSError as error:
             self.problem = reason(error)
         except AgentBusError as error:
             self.problem = str(error)
+
+    def _data(self) -> bytes:
+        session = {"session": self._session} if self._session else {}
+        return json.dumps({**self._fields, **session}).encode() + b"\n"
 
     def _touch(self) -> None:
         with self._folder() as folder:
@@ -253,8 +276,7 @@ if hasattr(os, "register_at_fork"):
 
 def _read(folder: Folder, name: str) -> Process | None:
     """One presence file; None for whatever is none."""
-    start = name.removesuffix(_SUFFIX)
-    if start == name or not is_message_id(start):
+    if not _is_start(name):
         return None
     try:
         value = json.loads(folder.read(name, _LIMIT))
@@ -264,7 +286,7 @@ def _read(folder: Folder, name: str) -> Process | None:
     except (OSError, UnfitFile, ValueError, RecursionError):
         return None
     return Process(
-        id=start,
+        id=name.removesuffix(_SUFFIX),
         pid=value["pid"],
         role=value["role"],
         started_at=value["started_at"],
@@ -275,6 +297,14 @@ def _read(folder: Folder, name: str) -> Process | None:
         host=value["host"],
         version=value["version"],
     )
+
+
+def _is_session(session: str | None) -> bool:
+    return bool(session) and len(session or "") <= _TEXT_LIMIT
+
+
+def _is_start(name: str) -> bool:
+    return name.endswith(_SUFFIX) and is_message_id(name.removesuffix(_SUFFIX))
 
 
 def _is_presence(value: Any) -> bool:

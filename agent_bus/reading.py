@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -14,7 +14,14 @@ from agent_bus.envelope import FILE_LIMIT, Judged, has_expired, judge
 from agent_bus.errors import StorageError
 from agent_bus.files import Folder, UnfitFile
 from agent_bus.keys import KeyIndex
-from agent_bus.names import AgentName, MessageId, message_file, month_of
+from agent_bus.names import (
+    AgentName,
+    MessageId,
+    ids_of_files,
+    is_month,
+    message_file,
+    month_of,
+)
 from agent_bus.payload import Message
 
 State = Literal["new", "read", "archived"]
@@ -106,7 +113,12 @@ class Reader:
         self._name = AgentName(box.path.name)
         self._judge = judge_
         self._folders: dict[str, Folder | None] = {}
+        self._archives: dict[str, Folder | None] = {}
         self._pruned: dict[str, frozenset[MessageId]] = {}
+
+    def states(self, states: Iterable[State]) -> dict[MessageId, State]:
+        """The messages that are in one of these states, in no order."""
+        return listed(self._box, states)
 
     def find(self, ident: MessageId) -> State | None:
         """In which folder a message stands now: the latest of those that have it.
@@ -130,11 +142,42 @@ class Reader:
             if state is None or folder is None:
                 return None
             with contextlib.suppress(FileNotFoundError):
-                judged = self._judge.file(
-                    folder, message_file(ident), self._name, ident, self._was_pruned
-                )
-                return Stored(Place(self._name, ident, state), judged)
+                return Stored(Place(self._name, ident, state), self._judged(ident, folder))
         return None
+
+    def load_listed(self, place: Place) -> Stored | None:
+        """Read and judge a message where a listing has just shown it; None if it is gone.
+
+        new and cur were listed one after the other; only the archive may have it as well.
+        """
+        ident, state = place.id, place.state
+        if state != "archived" and self._is_archived(ident):
+            place = Place(self._name, ident, "archived")
+        folder = self._folder(ident, place.state)
+        try:
+            judged = self._judged(ident, folder) if folder else None
+        except FileNotFoundError:
+            judged = None
+        # It has moved since, or is gone.
+        return self.load(ident) if judged is None else Stored(place, judged)
+
+    def load_all(self, places: Iterable[Place]) -> Iterator[Stored]:
+        """Read and judge messages in the given order; those that are gone are left out."""
+        for place in places:
+            stored = self.load_listed(place)
+            if stored is not None:
+                yield stored
+
+    def _judged(self, ident: MessageId, folder: Folder) -> Judged:
+        return self._judge.file(folder, message_file(ident), self._name, ident, self._was_pruned)
+
+    def _is_archived(self, ident: MessageId) -> bool:
+        """Whether the archive has it, as far as its folder was there at the first look."""
+        month = month_of(ident)
+        if month not in self._archives:
+            self._archives[month] = self._folder(ident, "archived")
+        archive = self._archives[month]
+        return archive is not None and archive.status(message_file(ident)) is not None
 
     def close(self) -> None:
         """Close the folders."""
@@ -167,6 +210,33 @@ class Reader:
         return ident in self._pruned[month]
 
 
+def listed(box: Folder, states: Iterable[State]) -> dict[MessageId, State]:
+    """The messages of a box that are in one of these states, in no order. Raises OSError."""
+    wanted = set(states)
+    found: dict[MessageId, State] = {}
+    new = ids_in(box, "new") if "new" in wanted else set()
+    # cur is listed second: what moves in between stands in both, and counts as read.
+    cur = ids_in(box, "cur") if new or "read" in wanted else set()
+    if "new" in wanted:
+        found |= dict.fromkeys(new - cur, "new")
+    if "read" in wanted:
+        found |= dict.fromkeys(cur, "read")
+    if "archived" in wanted:
+        with contextlib.suppress(FileNotFoundError), box.child("archive") as archive:
+            for month in filter(is_month, archive.names()):
+                found |= dict.fromkeys(ids_in(archive, month), "archived")
+    return found
+
+
+def ids_in(box: Folder, *parts: str) -> set[MessageId]:
+    """The ids of the messages in a folder of a box; none if there is no such folder."""
+    try:
+        with box.descend(*parts) as folder:
+            return set(ids_of_files(folder.names()))
+    except FileNotFoundError:
+        return set()
+
+
 def state_folder(box: Folder, ident: MessageId, state: State) -> Folder:
     """Open the folder of a state. Raises OSError."""
     if state == "archived":
@@ -174,13 +244,15 @@ def state_folder(box: Folder, ident: MessageId, state: State) -> Folder:
     return box.child(STATE_FOLDERS[state])
 
 
-@contextlib.contextmanager
-def storage_errors() -> Iterator[None]:
+class storage_errors(contextlib.ContextDecorator):  # noqa: N801 - reads like a function
     """What the system refuses becomes a StorageError; a decorator as well."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(reason(error)) from error
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, OSError):
+            raise StorageError(reason(error)) from error
 
 
 def reason(error: OSError) -> str:

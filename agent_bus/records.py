@@ -4,7 +4,7 @@ Both are files of lines that only grow. A line is one O_APPEND write; a torn tai
 foreign line are passed over.
 
     journal                      <time> read|archived <id>
-    archive/<YYYY-MM>/pruned     <id> <name in sent/, or -> <content hash>
+    archive/<YYYY-MM>/pruned     <id> <sender>/<name in sent/ of the sender>, or - <content hash>
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Pruned:
 
     id: MessageId
     sent: str | None
-    """Its name in the sender's `sent` folder, if it was a keyed send."""
+    """Its name below `sent`, `<sender>/<hash>`, if it was a keyed send."""
     content: str
     """Its content hash (`Message.content_hash`)."""
 
@@ -85,7 +85,7 @@ def was_pruned(box: Folder, ident: MessageId) -> Pruned | None:
 
 
 def pruned_under(box: Folder, sent: str) -> Pruned | None:
-    """What is kept of the keyed send of that name, if it was removed from this box."""
+    """What is kept of the keyed send with that name below `sent`, if it was removed here."""
     try:
         with box.child("archive") as archive:
             for name in filter(is_month, archive.names()):

@@ -20,8 +20,8 @@ from agent_bus.delivery import APPROVAL_REQUEST
 from agent_bus.errors import AgentBusError, StorageError
 from agent_bus.files import Folder
 from agent_bus.names import AgentName, MessageId, message_file, month_of
-from agent_bus.payload import Message
-from agent_bus.reading import STATE_FOLDERS, Place, State, reason
+from agent_bus.payload import Message, parse_message
+from agent_bus.reading import STATE_FOLDERS, Place, State, Stored, reason
 from agent_bus.store import Store, open_or_make
 
 
@@ -58,7 +58,7 @@ def prune(
         for state, age in ages.items():
             if age is not None:
                 places = store.places(box, (state,))
-                job.prune(box, [p for p in places if id_time(p.id) < now - age * 1000])
+                job.prune(box, state, [p for p in places if id_time(p.id) < now - age * 1000])
         swept += store.sweep(box)
     return Pruning(job.removed, job.undecided, job.bad, swept)
 
@@ -71,14 +71,16 @@ class _Pruner:
         self._sent: dict[AgentName, dict[int, str]] = {}
         self.removed = self.undecided = self.bad = 0
 
-    def prune(self, box: AgentName, places: list[Place]) -> None:
+    def prune(self, box: AgentName, state: State, places: list[Place]) -> None:
         """Remove these messages of one box, a month at a time."""
         months: dict[str, list[tuple[Place, Message]]] = defaultdict(list)
         for stored in self._store.load_all(places):
             self._progress(1)
-            message = stored.judged.message
+            if stored.place.state != state:
+                continue  # a move that was cut short: it stands further on as well
+            message = stored.judged.message or _unfinished(stored)
             if message is None:
-                self.bad += stored.judged.outcome != "replayed"
+                self.bad += 1
             elif message.kind == APPROVAL_REQUEST and self._is_undecided(message.id):
                 self.undecided += 1
             else:
@@ -98,7 +100,11 @@ class _Pruner:
                 records.remember_pruned(
                     kept,
                     (
-                        records.Pruned(place.id, names[place.id], message.content_hash())
+                        records.Pruned(
+                            place.id,
+                            f"{message.sender}/{name}" if (name := names[place.id]) else None,
+                            message.content_hash(),
+                        )
                         for place, message in gone
                     ),
                 )
@@ -142,6 +148,13 @@ class _Pruner:
         except AgentBusError:
             return False
         return self._approvals.decision(request) is None
+
+
+def _unfinished(stored: Stored) -> Message | None:
+    """What an earlier prune wrote down, and did not come to remove before it was cut short."""
+    if stored.judged.outcome != "replayed":
+        return None
+    return parse_message(stored.judged.raw.partition(b"\n")[2])
 
 
 def _remove_name(folder: Folder, name: str) -> None:

@@ -21,7 +21,7 @@ from agent_bus.errors import (
     UsageError,
 )
 from agent_bus.filesystem import Durability, durability
-from agent_bus.keys import Keys
+from agent_bus.keys import KeyIndex, Keys
 from agent_bus.names import AgentName, MessageId, agent_name, is_message_id, kind_name, message_id
 from agent_bus.payload import (
     BODY_LIMIT,
@@ -107,13 +107,18 @@ class Sender:
         Raises UsageError, InvalidName, InvalidMessage and UnknownRecipient before anything
         is written; what happens afterwards is that recipient's outcome.
         """
-        recipients = self._recipients(to, force=force)
+        recipients = _names(to)
+        keys = self._keys.index((sender, *recipients))
+        if not force:
+            self._require_known(recipients, keys)
         if draft.kind in RESERVED_KINDS:
             raise InvalidMessage(f"messages of kind {draft.kind} are made by their own verbs")
         if key is not None and (not is_one_line(key, _KEY_LIMIT) or not key):
             raise UsageError(f"an idempotency key is one line of 1 to {_KEY_LIMIT} characters")
         message = self.compose(sender, recipients, draft)
-        return [self._deliver_one(message, recipient, key) for recipient in recipients]
+        first = self._deliver_one(message, recipients[0], key, keys)
+        # A delivery takes its time on disk: for each further one the keys are looked at anew.
+        return [first, *(self._deliver_one(message, name, key) for name in recipients[1:])]
 
     def compose(self, sender: AgentName, recipients: Sequence[AgentName], draft: Draft) -> Message:
         """A message to the first recipient. Raises InvalidName and InvalidMessage."""
@@ -137,31 +142,39 @@ class Sender:
             data=draft.data,
         )
 
-    def deliver(self, message: Message, key: str | None) -> Receipt:
+    def deliver(
+        self, message: Message, key: str | None, keys: KeyIndex | None = None
+    ) -> Receipt:
         """Deliver one composed message. Raises what `Delivery.deliver` raises.
 
+        `keys` is a look at all keys that the caller has just taken.
         A key that has the form of an id is the id of an earlier try without a key, or
         becomes the id of this one, so that every retry can be made safe.
         """
+        attached = self._presence.attached(message.to)
         done: Delivered | None = None
         if key is not None and is_message_id(key):
             message = replace(message, id=MessageId(key))
             done = self._delivery.sent_before(message)
         if done is None:
-            signer = self._keys.load(message.sender).signing_key()
-            done = self._delivery.deliver(message, signer, key)
+            keys = keys or self._keys.index([message.sender])
+            ring = keys.rings.get(message.sender) or self._keys.load(message.sender)
+            done = self._delivery.deliver(message, ring.signing_key(), key, keys=keys)
         if self._durability is None:
             self._durability = durability(self._store.root)
-        attached = self._presence.attached(message.to)
         return Receipt(message.to, done.id, self._durability, done.duplicate, attached)
 
     def _deliver_one(
-        self, message: Message, recipient: AgentName, key: str | None
+        self,
+        message: Message,
+        recipient: AgentName,
+        key: str | None,
+        keys: KeyIndex | None = None,
     ) -> Receipt | Refusal:
         if recipient != message.to:
             message = replace(message, to=recipient, id=MessageId(self._clock.new_id()))
         try:
-            return self.deliver(message, key)
+            return self.deliver(message, key, keys)
         except AgentBusError as error:
             return Refusal(recipient, error)
 
@@ -169,15 +182,10 @@ class Sender:
         """The names that can be written to."""
         return self._keys.known() | set(self._admins)
 
-    def _recipients(self, to: Sequence[str], *, force: bool) -> list[AgentName]:
-        names = list(dict.fromkeys(agent_name(name) for name in to))
-        if not 0 < len(names) <= RECIPIENTS_LIMIT:
-            raise UsageError(f"a message goes to 1 to {RECIPIENTS_LIMIT} recipients")
-        known = set(names) if force else self.known()
+    def _require_known(self, names: Sequence[AgentName], keys: KeyIndex) -> None:
         for name in names:
-            if name not in known:
-                raise UnknownRecipient(_unknown(name, known))
-        return names
+            if name not in keys.known and name not in self._admins:
+                raise UnknownRecipient(_unknown(name, self.known()))
 
     def _thread(
         self, sender: AgentName, reply_to: MessageId | None, thread: str | None
@@ -195,6 +203,13 @@ class Sender:
         except NoSuchMessage:
             answered = None
         return (answered.thread if answered else None) or reply_to
+
+
+def _names(to: Sequence[str]) -> list[AgentName]:
+    names = list(dict.fromkeys(agent_name(name) for name in to))
+    if not 0 < len(names) <= RECIPIENTS_LIMIT:
+        raise UsageError(f"a message goes to 1 to {RECIPIENTS_LIMIT} recipients")
+    return names
 
 
 def _check_text(draft: Draft) -> None:

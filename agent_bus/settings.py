@@ -13,9 +13,11 @@ from pathlib import Path
 
 from platformdirs import user_data_path
 
-from agent_bus.errors import ConfigurationError, IdentityMissing, InvalidName
+from agent_bus.clock import seconds
+from agent_bus.errors import ConfigurationError, IdentityMissing, InvalidName, UsageError
 from agent_bus.names import AgentName, agent_name
 
+UNREAD_AFTER = 600
 DEFAULT_ADMINS = (AgentName("conductor"), AgentName("user"))
 PROFILES = ("bus", "coordination", "terminal", "orchestration", "openhands")
 
@@ -41,6 +43,10 @@ class Settings:
     allow_create: bool = False
     profiles: tuple[str, ...] = ("bus",)
     poll: bool = False
+    unread_after: int = UNREAD_AFTER
+    """Seconds after which the sender of a message is told that nobody has read it."""
+    session: str | None = None
+    """The session of the host that started this process, where the host says so."""
 
     def require_identity(self) -> AgentName:
         """The identity of this process. Raises IdentityMissing."""
@@ -63,6 +69,9 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         allow_create=_flag(env, "AGENT_BUS_ALLOW_CREATE"),
         profiles=_profiles(env),
         poll=_flag(env, "AGENT_BUS_POLL"),
+        unread_after=_seconds(env, "AGENT_BUS_UNREAD_AFTER", UNREAD_AFTER),
+        # Claude Code gives it to servers and hooks alike.
+        session=env.get("CLAUDE_CODE_SESSION_ID") or None,
     )
 
 
@@ -127,6 +136,18 @@ def _flag(env: Mapping[str, str], name: str) -> bool:
     if text not in ("", "0", "1"):
         raise ConfigurationError(f"{name} is {text[:80]!a}: use 1, or leave it unset")
     return text == "1"
+
+
+def _seconds(env: Mapping[str, str], name: str, default: int) -> int:
+    text = env.get(name)
+    if not text:
+        return default
+    try:
+        return seconds(text)
+    except UsageError:
+        raise ConfigurationError(
+            f"{name} is {text[:80]!a}: write it like 90s, 15m, 2h or 7d"
+        ) from None
 
 
 def _admins(env: Mapping[str, str]) -> tuple[AgentName, ...] | None:

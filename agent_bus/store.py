@@ -21,11 +21,10 @@ from agent_bus import records
 from agent_bus.clock import Clock, to_text
 from agent_bus.errors import NoBus, NoSuchMessage, StorageError
 from agent_bus.files import Folder
-from agent_bus.keys import Keys
+from agent_bus.keys import KeyIndex, Keys
 from agent_bus.names import (
     AgentName,
     MessageId,
-    id_of_file,
     is_agent_name,
     is_month,
     message_file,
@@ -38,6 +37,8 @@ from agent_bus.reading import (
     Reader,
     State,
     Stored,
+    ids_in,
+    listed,
     reason,
     storage_errors,
 )
@@ -55,9 +56,9 @@ class Store:
         self.keys = keys
         self._clock = clock
 
-    def judge(self) -> Judge:
-        """What a file is judged by now: keys and time."""
-        return Judge(self.keys.index(), self.bus, self._clock.now())
+    def judge(self, keys: KeyIndex | None = None) -> Judge:
+        """What a file is judged by now: keys, unless the caller has just looked, and time."""
+        return Judge(keys or self.keys.index(), self.bus, self._clock.now())
 
     # -- listing
 
@@ -73,23 +74,20 @@ class Store:
         The archive is not looked at, since that would cost history: a message whose
         archiving was cut short by a crash is counted here until somebody loads it.
         """
-        new = self._ids(box, "new")
-        # cur is listed second: what moves in between stands in both, and counts as read.
-        return sorted(new - self._ids(box, "cur")) if new else []
+        return sorted(self.states(box, ["new"]))
 
     def places(self, box: AgentName, states: Iterable[State]) -> list[Place]:
         """Where the messages of a box stand, in these states, oldest first."""
-        wanted = set(states)
-        new, cur = self._ids(box, "new"), self._ids(box, "cur")
-        found: dict[MessageId, State] = {}
-        if "new" in wanted:
-            found |= dict.fromkeys(new - cur, "new")
-        if "read" in wanted:
-            found |= dict.fromkeys(cur, "read")
-        if "archived" in wanted:
-            for month in self.months(box):
-                found |= dict.fromkeys(self.archived_in(box, month), "archived")
+        found = self.states(box, states)
         return [Place(box, ident, found[ident]) for ident in sorted(found)]
+
+    def states(self, box: AgentName, states: Iterable[State]) -> dict[MessageId, State]:
+        """The messages of a box that are in one of these states, in no order."""
+        try:
+            with self.box(box) as folder:
+                return listed(folder, states)
+        except FileNotFoundError:
+            return {}
 
     def months(self, box: AgentName) -> list[str]:
         """The archive folders of a box, oldest first."""
@@ -101,7 +99,11 @@ class Store:
 
     def archived_in(self, box: AgentName, month: str) -> list[MessageId]:
         """The ids in one archive folder, oldest first."""
-        return sorted(self._ids(box, "archive", month))
+        try:
+            with self.box(box) as folder:
+                return sorted(ids_in(folder, "archive", month))
+        except FileNotFoundError:
+            return []
 
     def journal(self, box: AgentName) -> Iterator[records.Event]:
         """What happened to the messages of a box, oldest first."""
@@ -143,7 +145,10 @@ class Store:
         raise NoSuchMessage(f"no message {ident} in the box of {box}")
 
     def load_all(self, places: Iterable[Place]) -> Iterator[Stored]:
-        """Read and judge many messages in the given order; those that are gone are left out."""
+        """Read and judge many messages in the given order; those that are gone are left out.
+
+        The places come from a listing that was made just now.
+        """
         with storage_errors(), contextlib.ExitStack() as stack:
             judge = self.judge()
             readers: dict[AgentName, Reader | None] = {}
@@ -154,7 +159,7 @@ class Store:
                         reader = Reader(self.box(place.box), judge)
                         readers[place.box] = stack.enter_context(reader)
                 opened = readers[place.box]
-                stored = opened.load(place.id) if opened else None
+                stored = opened.load_listed(place) if opened else None
                 if stored is not None:
                     yield stored
 
@@ -195,7 +200,8 @@ class Store:
         with self.open("messages") as messages:
             folder = open_or_make(messages, box)
             for part in ("tmp", "new", "cur"):
-                open_or_make(folder, part).close()
+                if not folder.has_folder(part):
+                    open_or_make(folder, part).close()
             return folder
 
     def open(self, *parts: str) -> Folder:
@@ -231,14 +237,6 @@ class Store:
                         tmp.unlink(name)
                         swept += 1
         return swept
-
-    def _ids(self, box: AgentName, *parts: str) -> set[MessageId]:
-        try:
-            with self.open("messages", box, *parts) as folder:
-                names = folder.names()
-        except FileNotFoundError:
-            return set()
-        return {ident for name in names if (ident := id_of_file(name)) is not None}
 
 
 def open_or_make(parent: Folder, name: str) -> Folder:

@@ -1,7 +1,7 @@
 """The command line: `agent-bus`, and `agent-msg`, which is the same program.
 
-A verb's module is imported only when that verb is called, and `mcp` before typer is: a server
-should not wait for a parser of options that it does not have.
+A verb's module is imported only when that verb is called, and `mcp` and `hook` before typer is:
+they should not wait for a parser of options that they do not have.
 """
 
 from __future__ import annotations
@@ -42,6 +42,11 @@ def _run(words: list[str]) -> int:
         from agent_bus.server.app import main as serve
 
         serve()
+    if words[:1] == ["hook"]:
+        # A hook stands in the way of somebody's work: it waits for no parser.
+        from agent_bus.hosts.hook import main as answer
+
+        answer(words[1:])
     for stream in (sys.stdout, sys.stderr):
         _prepare(stream)
     if words[:1] == ["mcp"]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from typer import Option
 
-from agent_bus.bus import AgentStatus, Bus
+from agent_bus.bus import Bus
 from agent_bus.cli import render
 from agent_bus.cli.app import TextCommand, group
 from agent_bus.cli.keys import Named
@@ -27,6 +27,7 @@ from agent_bus.names import AgentName, agent_name
 from agent_bus.payload import DATA_LIMIT, SUBJECT_LIMIT, Message
 from agent_bus.reading import Stored
 from agent_bus.sending import Draft
+from agent_bus.standing import AgentStatus
 
 agents = group(help="List agents, and retire one.")
 

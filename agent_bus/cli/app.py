@@ -55,6 +55,8 @@ VERBS = {
     "request-approval": Verb("approvals", "request_approval", "Ask an admin to decide."),
     "pending-approval": Verb("approvals", "pending_approval", "List what waits for a decision."),
     "decide": Verb("approvals", "decide", "Decide a request."),
+    "approvals": Verb("review", "review", "Go through what waits for a decision, and decide."),
+    "ui": Verb("ui", "ui", "Show the bus in a browser, and decide there."),
     "whoami": Verb("status", "whoami", "Show who you are, which bus this is, and why."),
     "status": Verb("status", "status", "Show how each agent stands, or what became of a message."),
     "verify": Verb("checks", "verify", "Check the signatures of messages."),

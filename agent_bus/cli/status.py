@@ -9,7 +9,7 @@ from typing import Annotated
 from typer import Argument
 
 from agent_bus import resolve
-from agent_bus.bus import AgentStatus, Bus, MessageStatus
+from agent_bus.bus import Bus
 from agent_bus.cli import render
 from agent_bus.cli.options import (
     ID_HELP,
@@ -26,6 +26,7 @@ from agent_bus.errors import AgentBusError
 from agent_bus.keys import Keys
 from agent_bus.presence import Process
 from agent_bus.settings import Settings
+from agent_bus.standing import AgentStatus, MessageStatus
 
 HEAD = ("agent", "unread", "oldest unread", "attached", "last seen", "bad files")
 

@@ -85,7 +85,7 @@ def wait(options: Waiting) -> int:
         )
     if not found.messages and not post.ended.is_set():
         raise TimedOut(
-            f"nothing arrived for {post.bus.identity} within {options.timeout}: wait again"
+            f"nothing arrived for {post.bus.identity} within {timeout:g} seconds: wait again"
         )
     lines.show(found.messages, json=options.json)
     return 0

@@ -100,7 +100,13 @@ def start(chosen: Settings) -> tuple[Bus, Watch, Attachment]:
         )
     bus = Bus.open(chosen, identity=chosen.require_identity())
     watch = bus.watch(warn=warn)
-    return bus, watch, bus.presence.attach(bus.identity, "mcp", mode=watch.mode)
+    return bus, watch, _attach(bus, watch)
+
+
+def _attach(bus: Bus, watch: Watch) -> Attachment:
+    return bus.presence.attach(
+        bus.identity, "mcp", mode=watch.mode, session=bus.settings.session
+    )
 
 
 def build(

@@ -8,7 +8,7 @@ do`, without structure; it never ends the server.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,11 +178,18 @@ class Toolbox:
         tool = self._tools.get(params.name)
         if tool is None:
             raise MCPError(t.INVALID_PARAMS, f"unknown tool: {one_line(params.name, 80)}")
+        self._note_session(params.meta)
         try:
             result = await self._run(context, tool, params.arguments)
             return _answer(result.wire())
         except Exception as error:  # noqa: BLE001 - no tool error ends the server
             return _failure(tool.name, error)
+
+    def _note_session(self, meta: object) -> None:
+        """Codex names its session in each call, and not in the environment."""
+        named = meta.get("threadId") if isinstance(meta, Mapping) else None
+        if isinstance(named, str):
+            self._service.attachment.name_session(named)
 
     async def _run(
         self, context: Context, tool: Tool, arguments: dict[str, Any] | None

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agent_bus.approvals import Request as Asked
-from agent_bus.bus import AgentStatus, Bus, MessageStatus
+from agent_bus.bus import Bus
 from agent_bus.clock import seconds, to_text
 from agent_bus.errors import UsageError
 from agent_bus.history import Filter
@@ -28,6 +28,7 @@ from agent_bus.server.listing import (
     shortened,
     size,
 )
+from agent_bus.standing import AgentStatus, MessageStatus
 from agent_bus.watch import Watch
 
 _AT_MOST = f"limit is at most {LIMIT}: page on with the same limit"
