@@ -68,7 +68,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         admins=_admins(env),
         allow_create=_flag(env, "AGENT_BUS_ALLOW_CREATE"),
         profiles=_profiles(env),
-        poll=_flag(env, "AGENT_BUS_POLL"),
+        poll=polls(env),
         unread_after=_seconds(env, "AGENT_BUS_UNREAD_AFTER", UNREAD_AFTER),
         # Claude Code gives it to servers and hooks alike.
         session=env.get("CLAUDE_CODE_SESSION_ID") or None,
@@ -83,6 +83,11 @@ def child_environment() -> dict[str, str]:
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return kept | {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
+
+
+def polls(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether AGENT_BUS_POLL turns file events off. Raises ConfigurationError."""
+    return _flag(os.environ if environ is None else environ, "AGENT_BUS_POLL")
 
 
 def identity_of(text: str | None, source: str) -> AgentName:

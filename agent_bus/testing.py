@@ -4,7 +4,8 @@
         bus.as_agent("alice").send_one("bob", Draft(body="hello"))
         assert bus.as_agent("bob").inbox().total == 1
 
-Everything is real: files, keys, signatures. Only the clock can be held.
+Everything is real: files, keys, signatures. Only the clock can be held. With AGENT_BUS_POLL=1
+in the environment it is a bus without file events, so that a suite can be run both ways.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from agent_bus import create
 from agent_bus.bus import Bus
 from agent_bus.clock import Clock, IdSource, SystemClock
 from agent_bus.names import agent_name
-from agent_bus.settings import DEFAULT_ADMINS, Settings
+from agent_bus.settings import DEFAULT_ADMINS, Settings, polls
 
 START = 1_796_000_000_000
 """Where a `ManualClock` begins: a day in November 2026, in milliseconds since 1970."""
@@ -67,7 +68,11 @@ class TemporaryBus:
         root = folder or Path(self._temporary.name if self._temporary else "")
         self.clock = clock or SystemClock()
         self.settings = Settings(
-            data=root / "data", keys=root / "keys", bus=root / "bus", project=root
+            data=root / "data",
+            keys=root / "keys",
+            bus=root / "bus",
+            project=root,
+            poll=polls(),
         )
         self.path = root / "bus"
         create.create(self.settings, self.clock)
@@ -87,7 +92,8 @@ class TemporaryBus:
     @property
     def environment(self) -> dict[str, str]:
         """Variables that lead another process to this bus; add AGENT_MSG_AS."""
-        return {"AGENT_MSG_BUS": str(self.path), "AGENT_MSG_KEYS": str(self.settings.keys)}
+        where = {"AGENT_MSG_BUS": str(self.path), "AGENT_MSG_KEYS": str(self.settings.keys)}
+        return where | ({"AGENT_BUS_POLL": "1"} if self.settings.poll else {})
 
     def close(self) -> None:
         """Remove the folder, if it was made here."""

@@ -97,7 +97,9 @@ def watch(options: Watching) -> int:
 
     Begins with how many are unread from before, if there are any.
     """
-    with _at_post(options, "watch") as post, _ended_by_signals(post):
+    # Signals first: from the moment it is seen as attached, it ends quietly.
+    with _ended_by_signals() as ending, _at_post(options, "watch") as post:
+        ending.add(post)
         _tell_unread(post, render.say if options.json else _announce)
         while not post.ended.is_set():
             found = post.watch.next(
@@ -189,18 +191,37 @@ def _end_with_output(post: _Post) -> None:
     threading.Thread(target=notice, daemon=True).start()
 
 
+class _Ending:
+    """What a signal has to end; it may come before there is anything."""
+
+    def __init__(self) -> None:
+        self._signalled = False
+        self._post: _Post | None = None
+
+    def add(self, post: _Post) -> None:
+        """End this one as well, at once if the signal has come."""
+        self._post = post
+        if self._signalled:
+            self.end()
+
+    def end(self, number: int | None = None, _: object = None) -> None:
+        """The signal handler; a second signal ends the process at once."""
+        if number is not None:
+            signal.signal(number, signal.SIG_DFL)
+        self._signalled = True
+        if self._post is not None:
+            self._post.ended.set()
+            self._post.watch.wake()
+
+
 @contextlib.contextmanager
-def _ended_by_signals(post: _Post) -> Iterator[None]:
-    """End quietly on SIGINT and SIGTERM; a second one ends it at once."""
-
-    def end(number: int, _: object) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        post.ended.set()
-        post.watch.wake()
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+def _ended_by_signals() -> Iterator[_Ending]:
+    """End quietly on SIGINT and SIGTERM."""
+    ending = _Ending()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, ending.end) for number in numbers}
     try:
-        yield
+        yield ending
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
