@@ -47,9 +47,7 @@ def agent_status(store: Store, presence: Presence, name: AgentName) -> AgentStat
     unread = store.unread(name)
     first = (Place(name, ident, "new") for ident in unread[:_JUDGED])
     bad = tuple(
-        stored
-        for stored in store.load_all(first)
-        if stored.judged.outcome not in ("ok", "expired")
+        stored for stored in store.load_all(first) if stored.judged.outcome not in ("ok", "expired")
     )
     processes = presence.processes(name)
     return AgentStatus(
@@ -66,10 +64,10 @@ def message_status(store: Store, presence: Presence, stored: Stored) -> MessageS
     """What became of a message in one box. Raises OSError."""
     place, message = stored.place, stored.judged.message
     read_at = archived_at = None
-    for event in store.journal(place.box):
-        if event.id == place.id and event.event == "read":
+    for event in store.journal(place.box, place.id):
+        if event.event == "read":
             read_at = read_at or event.at
-        elif event.id == place.id:
+        else:
             archived_at = event.at
     return MessageStatus(
         id=place.id,

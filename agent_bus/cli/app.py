@@ -40,7 +40,8 @@ class Verb:
 
 VERBS = {
     "init": Verb("setup", "init", "Make the bus of this project, with keys and boxes."),
-    "connect": Verb("connect", "connect", "Print how to connect Claude Code or Codex."),
+    "connect": Verb("connect", "connect", "Connect Claude Code, Codex or another host."),
+    "disconnect": Verb("connect", "disconnect", "Take out of a host what connect has put there."),
     "keygen": Verb("setup", "keygen", "Make the key of an agent, or take one over."),
     "keys": Verb("keys", "keys", "List, rotate and revoke keys."),
     "agents": Verb("agents", "agents", "List agents, and retire one."),
@@ -64,6 +65,7 @@ VERBS = {
     "prune": Verb("checks", "prune", "Remove old messages that are done."),
     "export": Verb("checks", "export", "Write all messages into one archive."),
     "mcp": Verb("", "", "Run the MCP server of one agent (standard input and output)."),
+    "hook": Verb("", "", "Answer a hook of a host; connect --hooks puts it there."),
     "demo": Verb("demo", "demo", "Play the main job on a bus that goes away afterwards."),
 }
 

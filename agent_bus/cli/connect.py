@@ -1,65 +1,81 @@
-"""`connect claude|codex`: the exact commands and configuration for one agent on this bus.
+"""`connect`, `disconnect`: one host program on this bus, by hand or written into its files.
 
-Nothing is changed here: the text is for a person to read and to run. The name of the agent
-goes into no file that git tracks, since such a file reaches every worktree.
+The name of the agent goes into no file: it is exported where the host is started.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument
+from typer import Argument, Option
 
 from agent_bus.bus import Bus
 from agent_bus.cli import render
-from agent_bus.cli.options import Shared, open_as, verb
-from agent_bus.errors import UsageError
+from agent_bus.cli.options import Shared, as_path, open_as, optional_name, verb
+from agent_bus.hosts import plans, settings
+from agent_bus.hosts.outside import BACKUP, Outcome
+from agent_bus.hosts.plans import Place, Plan, Step
 
-SERVER = "agent-bus"
-_TOOL_TIMEOUT = 330
-"""Seconds: `bus_wait` takes up to 300."""
+HOSTS = "claude|codex|gemini|opencode|cursor"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Connect(Shared):
+class Disconnect(Shared):
+    """The options of `disconnect`."""
+
+    host: Annotated[str, Argument(metavar=HOSTS, help="The program.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connect(Disconnect):
     """The options of `connect`."""
 
-    host: Annotated[str, Argument(metavar="claude|codex", help="The program to connect.")]
+    hooks: Annotated[
+        bool, Option("--hooks", help="Also tell the agent of new messages by the host's hooks.")
+    ] = False
+    write: Annotated[
+        bool, Option("--write", help="Change the host's files; else only show what to do.")
+    ] = False
 
 
 @verb
 def connect(options: Connect) -> None:
-    """Print how to connect Claude Code or Codex as one agent; changes nothing.
+    """Connect Claude Code, Codex, Gemini CLI, opencode or Cursor as one agent.
 
-    The agent needs a key: agent-bus init --agents NAME, or agent-bus keygen NAME.
+    Prints what to do, or does it with --write: what a file holds stays, and a copy of it is
+    put beside it. The agent needs a key: agent-bus init --agents NAME, or agent-bus keygen
+    NAME.
     """
-    describe = _HOSTS.get(options.host)
-    if describe is None:
-        raise UsageError(f"no host {options.host[:40]!a}: choose {' or '.join(_HOSTS)}")
-    bus, program = open_as(options), program_command()
-    lines = describe(bus, program)
+    bus = open_as(options)
+    plan = plans.connecting(options.host, bus, _place(options), hooks=options.hooks)
+    done = plans.carry_out(plan) if options.write else []
+    lines = [*_exporting(bus, options.host), *(_written(done) or _to_do(plan)), *_after(plan)]
     if options.json:
-        render.put_json(
-            {
-                "host": options.host,
-                "identity": bus.identity,
-                "command": [*program, "mcp"],
-                "environment": {"AGENT_MSG_AS": bus.identity} | _environment(bus),
-                "writable_roots": [str(bus.address.path)],
-                "text": "\n".join(lines),
-            }
-        )
+        render.put_json(_record(bus, plan, lines, done))
         return
     for line in lines:
         render.put(render.visible(line))
+
+
+@verb
+def disconnect(options: Disconnect) -> None:
+    """Take out of a host's files what connect has put there; needs no bus.
+
+    With --as only if it is that agent's.
+    """
+    plan = plans.disconnecting(options.host, _place(options), optional_name(options.as_name))
+    for step, outcome in plans.take_out(plan):
+        if options.json:
+            render.put_json({"file": str(step.path), "outcome": outcome})
+        elif outcome == "unchanged":
+            render.say(f"{step.path} holds nothing of agent-bus")
+        else:
+            render.put(render.visible(f"{step.path}: {outcome}"))
 
 
 def program_command() -> list[str]:
@@ -70,86 +86,55 @@ def program_command() -> list[str]:
     return [os.path.abspath(shutil.which(started) or started)]
 
 
-def _environment(bus: Bus) -> dict[str, str]:
-    """What leads a server to this bus from anywhere, without the name."""
-    chosen = bus.settings
-    where = {"AGENT_BUS_PROJECT_DIR": str(bus.address.project)}
-    if chosen.bus is not None:
-        where = {"AGENT_MSG_BUS": str(bus.address.path)}
-    if chosen.keys != chosen.data / "keys":
-        where["AGENT_MSG_KEYS"] = str(os.path.abspath(chosen.keys))
-    return where
+def _place(options: Shared) -> Place:
+    folder = as_path(options.project) if options.project else Path.cwd()
+    return Place(Path(os.path.realpath(folder)), settings.load(), program_command())
 
 
-def _filtered_environment(bus: Bus) -> dict[str, str]:
-    """The same for a host that hands on HOME and hardly anything else."""
-    data = bus.settings.data
-    usual = Path("~/.local/share").expanduser()
-    if sys.platform == "linux" and bus.settings.bus is None and data.parent != usual:
-        return _environment(bus) | {"XDG_DATA_HOME": str(data.parent)}
-    return _environment(bus)
-
-
-def _claude(bus: Bus, program: Sequence[str]) -> list[str]:
-    given = {"AGENT_MSG_AS": bus.identity} | _environment(bus)
-    words = ["claude", "mcp", "add", "--scope", "local", SERVER]
-    for name, value in given.items():
-        words += ["--env", f"{name}={value}"]
-    words += ["--", *program, "mcp"]
-    return [
-        *_exporting(bus, "claude"),
-        f"# 2. Once, in {bus.address.project} (kept in your own settings, never in git):",
-        shlex.join(words),
-        "",
-        "# 3. To be woken without asking, let the agent's Monitor run:",
-        shlex.join([*program, "watch"]),
-    ]
-
-
-def _codex(bus: Bus, program: Sequence[str]) -> list[str]:
-    given = _filtered_environment(bus)
-    environment = ", ".join(f"{name} = {_toml(value)}" for name, value in given.items())
-    text = [
-        *_exporting(bus, "codex"),
-        "# 2. In ~/.codex/config.toml. The name comes from the environment, which Codex hands on",
-        "#    only where env_vars says so; without it the server refuses to start.",
-        f"[mcp_servers.{SERVER}]",
-        f"command = {_toml(program[0])}",
-        f"args = [{', '.join(_toml(word) for word in (*program[1:], 'mcp'))}]",
-        f"env = {{ {environment} }}",
-        'env_vars = ["AGENT_MSG_AS"]',
-        "required = true",
-        f"tool_timeout_sec = {_TOOL_TIMEOUT}",
-        "",
-        "# 3. For the agent's own shell: its sandbox must let it write to the bus. If you have",
-        f"#    this table already, add the path to it. The keys ({bus.keys.folder})",
-        "#    need only be readable there.",
-        "[sandbox_workspace_write]",
-        f"writable_roots = [{_toml(os.path.realpath(bus.address.path))}]",
-    ]
-    named = {name: value for name, value in given.items() if name != "AGENT_BUS_PROJECT_DIR"}
-    if named:
-        text += [
-            "",
-            "# 4. The shell finds the bus by these; Codex may leave out names with KEY in them.",
-            "[shell_environment_policy.set]",
-            *(f"{name} = {_toml(value)}" for name, value in named.items()),
-        ]
-    return text
+def _record(
+    bus: Bus, plan: Plan, lines: list[str], done: list[tuple[Step, Outcome]]
+) -> dict[str, object]:
+    outcomes = {id(step): outcome for step, outcome in done}
+    return {
+        "host": plan.host,
+        "identity": bus.identity,
+        "command": [*program_command(), "mcp"],
+        "environment": {"AGENT_MSG_AS": bus.identity} | plans.environment(bus),
+        "writable_roots": [str(bus.address.path)],
+        "files": [
+            {"file": str(step.path), "what": step.what, "outcome": outcomes.get(id(step))}
+            for step in plan.steps
+        ],
+        "text": "\n".join(lines),
+    }
 
 
 def _exporting(bus: Bus, host: str) -> list[str]:
     return [
-        "# 1. In the shell that starts it, so that the agent's own shell is bound to the name too:",
+        f"# 1. In the shell that starts {host}, so that the server, the hooks and the agent's own",
+        "#    shell are all bound to the name; without it the server refuses to start.",
         f"export AGENT_MSG_AS={bus.identity}",
-        f"#    ... and then: {host}",
         "",
     ]
 
 
-def _toml(text: str) -> str:
-    # A basic string of TOML is written as one of JSON, as long as nothing becomes two \u.
-    return json.dumps(text, ensure_ascii=False)
+def _to_do(plan: Plan) -> list[str]:
+    lines: list[str] = []
+    for number, step in enumerate(plan.steps, 2):
+        where = "Once" if step.by_hand else f"In {step.path}"
+        lines += [f"# {number}. {where}: {step.what}", *step.lines, ""]
+    return lines
 
 
-_HOSTS: dict[str, Callable[[Bus, Sequence[str]], list[str]]] = {"claude": _claude, "codex": _codex}
+def _written(done: list[tuple[Step, Outcome]]) -> list[str]:
+    lines = [f"# {step.path}: {outcome} ({step.what})" for step, outcome in done]
+    if any(outcome == "written" for _, outcome in done):
+        lines.append(f"# What a file held before stands beside it under the name with {BACKUP}.")
+    return [*lines, ""] if lines else []
+
+
+def _after(plan: Plan) -> list[str]:
+    if not plan.after:
+        return []
+    first, *rest = plan.after
+    return [f"# Then: {first}", *rest]

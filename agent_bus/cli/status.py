@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -18,16 +19,17 @@ from agent_bus.cli.options import (
     identity,
     is_bound,
     load_settings,
-    open_anonymous,
     verb,
 )
-from agent_bus.clock import SystemClock, to_text
-from agent_bus.errors import AgentBusError
+from agent_bus.clock import SystemClock, duration, to_text
+from agent_bus.errors import AgentBusError, ConfigurationError
 from agent_bus.keys import Keys
 from agent_bus.presence import Process
 from agent_bus.settings import Settings
 from agent_bus.standing import AgentStatus, MessageStatus
+from agent_bus.unread import Unread
 
+_NEGLECTED = 20
 HEAD = ("agent", "unread", "oldest unread", "attached", "last seen", "bad files")
 
 
@@ -74,16 +76,26 @@ def whoami(options: Shared) -> int:
 def status(options: Status) -> None:
     """Show how each agent stands; or, with an id, what became of a message.
 
-    Needs no identity. With one, only one's own messages are shown, for admins all.
+    Needs no identity. With one, also which of one's own messages nobody has read for a while
+    (AGENT_BUS_UNREAD_AFTER, 10m); and by id only one's own messages, for admins all.
     """
-    if options.id is None:
-        _show_agents(open_anonymous(options).status(), json=options.json)
-        return
     loaded = load_settings(options)
     check_as(options, loaded)
     nobody = options.as_name is None and not is_bound(loaded)
-    bus = Bus.open(loaded, identity=None if nobody else identity(options, loaded))
-    _show_message(bus.message_status(options.id), json=options.json)
+    if options.id is not None:
+        bus = Bus.open(loaded, identity=None if nobody else identity(options, loaded))
+        _show_message(bus.message_status(options.id), json=options.json)
+        return
+    bus = Bus.open(loaded)
+    neglected: tuple[Unread, ...] = ()
+    # It answers also where the name is what is wrong.
+    with contextlib.suppress(ConfigurationError):
+        if not nobody:
+            bus = Bus.open(loaded, identity=identity(options, loaded))
+            neglected = bus.unread_by_others().messages
+    _show_agents(bus.status(), neglected, json=options.json)
+    if neglected and not options.json:
+        _tell_neglected(neglected, bus)
 
 
 def _look_for_address(options: Shared, loaded: Settings, record: dict[str, object]) -> None:  # noqa: ARG001
@@ -105,11 +117,14 @@ def _look_for_bus(options: Shared, loaded: Settings, record: dict[str, object]) 
     record |= {"bus_id": bus.file.bus, "admin": record["identity"] in bus.admins}
 
 
-def _show_agents(agents: Iterable[AgentStatus], *, json: bool) -> None:
+def _show_agents(
+    agents: Iterable[AgentStatus], neglected: Sequence[Unread], *, json: bool
+) -> None:
     found = list(agents)
     if json:
         for agent in found:
-            render.put_json(_record(agent))
+            theirs = [one for one in neglected if one.to == agent.agent]
+            render.put_json(_record(agent) | {"unread_from_you": [_mine(one) for one in theirs]})
     else:
         render.table(HEAD, (_columns(agent) for agent in found))
     for agent in found:
@@ -131,6 +146,23 @@ def _record(agent: AgentStatus) -> dict[str, object]:
             for bad in agent.bad
         ],
     }
+
+
+def _mine(one: Unread) -> dict[str, object]:
+    return {"id": one.id, "subject": one.message.subject, "sent_at": one.message.sent_at}
+
+
+def _tell_neglected(neglected: Sequence[Unread], bus: Bus) -> None:
+    """What a sender should know stands with the talk: the table has a line per agent."""
+    limit = duration(bus.settings.unread_after)
+    render.say(f"{len(neglected)} of your messages have been unread for more than {limit}:")
+    for one in neglected[:_NEGLECTED]:
+        since = "attached" if one.attached else "not attached"
+        if not one.attached:
+            since += f", last seen {_time(one.last_seen) or 'never'}"
+        render.say(f"{one.id} to {one.to} ({since}): {one.message.subject}")
+    if len(neglected) > _NEGLECTED:
+        render.say(f"… and {len(neglected) - _NEGLECTED} more")
 
 
 def _process(process: Process) -> dict[str, object]:

@@ -193,6 +193,19 @@ class Trace(Result):
     attached: bool
 
 
+class Unread(Result):
+    """A message of one's own that its recipient has not read."""
+
+    model_config = ConfigDict(json_schema_extra=_only_texts)
+
+    id: str
+    to: str
+    subject: str
+    sent_at: str
+    recipient: str
+    """Attached, or since when not."""
+
+
 class StatusResult(Result):
     """The server and all agents, or one message."""
 
@@ -202,7 +215,9 @@ class StatusResult(Result):
     watching: str | None = None
     warning: str | None = None
     agents: list[Agent] | None = None
+    unread_by_others: list[Unread] | None = None
     messages: list[Trace] | None = None
+    hint: str | None = None
     remaining: int | None = None
 
 

@@ -44,6 +44,7 @@ Answer = Callable[[dict[str, Any]], dict[str, Any] | None]
 # All in seconds. Claude Code sends SIGINT, SIGTERM after 0.1 and SIGKILL after 0.5: what a
 # signal starts has to be over by then. A client that closes stdin waits for 2 s or more.
 _TICK = 1.0
+_OPENING_GRACE = 0.1  # for the first request, which hosts send at once
 _ANSWER_GRACE = 0.5  # after the end of stdin, for answers that are nearly there
 _CANCEL_GRACE = 0.2  # for cancelled tool calls; a thread may never return
 _DRAIN_GRACE = 1.0  # for a client that still reads, after the end of stdin
@@ -127,7 +128,18 @@ class _Session:
         self._unanswered: set[int | str] = set()
         self._replayed: dict[str, Any] | None = None
         self._at_end = False
+        self._heard = asyncio.Event()
         asyncio.get_running_loop().add_reader(source, self._readable)
+
+    async def heard(self) -> None:
+        """Return when the client has said something, or soon after it has not.
+
+        Loading the SDK takes the interpreter for itself, a few milliseconds at a time; the
+        opening is answered before that.
+        """
+        if self._opening:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._heard.wait(), _OPENING_GRACE)
 
     def attach(self, forward: Callable[[dict[str, Any]], None]) -> None:
         """The SDK is ready: give it what has come so far, and from now on everything."""
@@ -171,6 +183,7 @@ class _Session:
             asyncio.get_running_loop().remove_reader(self._source)
             self._at_end = True
             self._settle()
+        self._heard.set()
 
     def _receive(self, event: Event) -> None:
         self._framed = event.framed
@@ -255,6 +268,7 @@ class _Outbox:
 
 
 async def _serve_sdk(session: _Session, build: Build) -> None:
+    await session.heard()
     server, options = await asyncio.get_running_loop().run_in_executor(None, build)
     # Imported here, since `build` has loaded them by now, in its thread.
     import anyio

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from agent_bus.approvals import Request as Asked
 from agent_bus.bus import Bus
-from agent_bus.clock import seconds, to_text
+from agent_bus.clock import duration, seconds, to_text
 from agent_bus.errors import UsageError
 from agent_bus.history import Filter
 from agent_bus.names import AgentName, MessageId, is_agent_name, is_message_id
@@ -29,10 +29,12 @@ from agent_bus.server.listing import (
     size,
 )
 from agent_bus.standing import AgentStatus, MessageStatus
+from agent_bus.unread import Unread
 from agent_bus.watch import Watch
 
 _AT_MOST = f"limit is at most {LIMIT}: page on with the same limit"
 _QUESTION = 1_500
+_NEGLECTED = 20
 _VERIFY_SECONDS = 20.0
 _AFTER = "after:"
 
@@ -212,7 +214,8 @@ def status(service: Service, asked: given.OptionalIdArguments) -> models.StatusR
         traces = [_trace(trace) for trace in bus.message_status(asked.id)]
         return models.StatusResult(messages=traces[:LIMIT], remaining=_over(traces, LIMIT))
     agents = sorted(bus.status(), key=lambda one: (one.agent != bus.identity, not one.unread))
-    room, shown = LIST_BYTES, []
+    neglected = [_unread(one) for one in bus.unread_by_others().messages]
+    room, shown = LIST_BYTES - sum(map(size, neglected[:_NEGLECTED])), []
     for agent in agents:
         shown.append(_agent(agent))
         room -= size(shown[-1])
@@ -225,6 +228,8 @@ def status(service: Service, asked: given.OptionalIdArguments) -> models.StatusR
         watching=service.watch.mode,
         warning=rivals(bus),
         agents=shown,
+        unread_by_others=neglected[:_NEGLECTED] or None,
+        hint=_neglect(len(neglected), bus),
         remaining=_over(agents, len(shown)),
     )
 
@@ -328,6 +333,27 @@ def _agent(agent: AgentStatus) -> models.Agent:
         attached_since=since,
         last_seen=_time(agent.last_seen),
         bad=len(agent.bad) or None,
+    )
+
+
+def _unread(one: Unread) -> models.Unread:
+    return models.Unread(
+        id=one.id,
+        to=one.to,
+        subject=shortened(one.message.subject, 80) or "",
+        sent_at=one.message.sent_at,
+        recipient="attached"
+        if one.attached
+        else f"not attached, last seen {_time(one.last_seen) or 'never'}",
+    )
+
+
+def _neglect(count: int, bus: Bus) -> str | None:
+    if not count:
+        return None
+    return (
+        f"{count} of your messages have been unread for more than "
+        f"{duration(bus.settings.unread_after)}; who is not attached may never read them"
     )
 
 

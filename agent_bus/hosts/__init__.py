@@ -1,0 +1,1 @@
+"""What Claude Code, Codex and other hosts need: configuration, hooks, waking."""
