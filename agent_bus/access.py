@@ -8,6 +8,8 @@ from pathlib import Path
 
 from agent_bus.errors import UnsafePermissions
 
+# Windows has no owners of this kind.
+_geteuid = getattr(os, "geteuid", None)
 _CHUNK = 64 * 1024
 """Bytes of one read: room for the whole limit would cost more than a small file."""
 
@@ -21,14 +23,14 @@ def check_access(status: os.stat_result, path: str | Path, forbidden: int) -> No
 
     Raises UnsafePermissions with the command that mends it.
     """
-    if not hasattr(os, "geteuid"):
+    if _geteuid is None:
         return
-    if status.st_uid != os.geteuid():
+    if status.st_uid != _geteuid():
         raise UnsafePermissions(
-            f"{path} belongs to user {status.st_uid}, this process is user {os.geteuid()}: "
+            f"{path} belongs to user {status.st_uid}, this process is user {_geteuid()}: "
             "a bus and its keys serve one Unix user"
         )
-    if stat.S_IMODE(status.st_mode) & forbidden:
+    if status.st_mode & forbidden:
         wanted = "700" if stat.S_ISDIR(status.st_mode) else "600"
         raise UnsafePermissions(
             f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):04o}): "
@@ -40,7 +42,7 @@ def check_regular(status: os.stat_result, limit: int) -> None:
     """Refuse what is no regular file of this user, or too large. Raises UnfitFile."""
     if not stat.S_ISREG(status.st_mode):
         raise UnfitFile("is no regular file")
-    if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
+    if _geteuid is not None and status.st_uid != _geteuid():
         raise UnfitFile(f"belongs to user {status.st_uid}")
     if status.st_size > limit:
         raise UnfitFile(f"has {status.st_size} bytes, more than {limit}")

@@ -20,12 +20,11 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 from agent_bus import records
 from agent_bus.clock import Clock, from_text, to_text
 from agent_bus.delivery import APPROVAL_REQUEST, Delivery
-from agent_bus.envelope import FILE_LIMIT, Judged, encode_decision, open_decision
+from agent_bus.envelope import FILE_LIMIT, Judged, encode_decision, kid_of, open_decision
 from agent_bus.errors import (
     AgentBusError,
     BusFull,
@@ -34,37 +33,42 @@ from agent_bus.errors import (
     DeliveryUncertain,
     InvalidDecision,
     InvalidMessage,
+    InvalidName,
     NoSuchMessage,
     NotDelivered,
     NotPermitted,
+    UsageError,
     VerificationError,
 )
 from agent_bus.files import Folder, UnfitFile
-from agent_bus.keyring import Key
+from agent_bus.keys import KeyIndex
 from agent_bus.locks import locked
-from agent_bus.names import AgentName, MessageId, is_message_id
-from agent_bus.payload import SUBJECT_LIMIT, Decision, Message, is_one_line
-from agent_bus.reading import reason
+from agent_bus.names import AgentName, MessageId, is_message_id, message_id
+from agent_bus.payload import SUBJECT_LIMIT, Decision, Message
+from agent_bus.reading import Judge, reason
+from agent_bus.requests import (
+    DEFAULT_OPTIONS,
+    WITHDRAW,
+    Request,
+    check_right,
+    earlier,
+    request_content,
+    request_of,
+)
+from agent_bus.sealing import Signer
 from agent_bus.store import Store, open_or_make
 
-DEFAULT_OPTIONS = ("approve", "deny")
-WITHDRAW = "withdraw"
-"""The one decision that a requester may make on its own request."""
+__all__ = [
+    "DEFAULT_OPTIONS",
+    "WITHDRAW",
+    "Approvals",
+    "Decided",
+    "Request",
+    "earlier",
+    "request_content",
+]
 
-_OPTION_LIMIT = 64
-_OPTIONS_LIMIT = 16
 _REASON_LIMIT = 4000
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A request that stands in the queue."""
-
-    message: Message
-    sha256: str
-    """The hash of the signed payload, which a decision binds."""
-    options: tuple[str, ...]
-    details: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +93,16 @@ class Approvals:
     def pending(self) -> list[Request]:
         """The requests without a valid decision that have not expired, oldest first."""
         waiting = []
-        for ident in self._ids(".request"):
-            try:
-                request = self.request(ident)
-            except (VerificationError, NoSuchMessage, InvalidMessage):
-                continue  # `doctor` and `verify` report it
-            if not self._is_over(request) and self.decision(request) is None:
-                waiting.append(request)
+        with self._store.open("approvals") as folder:
+            judge = self._store.judge()
+            for ident in self._ids(".request"):
+                try:
+                    request = self._request(folder, judge, ident)
+                except (VerificationError, FileNotFoundError, InvalidMessage):
+                    continue  # `doctor` and `verify` report it
+                decided = self._valid_decision(folder, request, judge.keys)
+                if decided is None and not self._is_over(request):
+                    waiting.append(request)
         return waiting
 
     def request(self, ident: MessageId) -> Request:
@@ -103,12 +110,14 @@ class Approvals:
 
         Raises NoSuchMessage, and VerificationError for a file that does not verify.
         """
-        name = f"{ident}.request"
         try:
             with self._store.open("approvals") as folder:
-                judged = self._store.judge().file(folder, name, None, ident)
+                return self._request(folder, self._store.judge(), ident)
         except FileNotFoundError:
             raise NoSuchMessage(f"no approval request {ident}") from None
+
+    def _request(self, folder: Folder, judge: Judge, ident: MessageId) -> Request:
+        judged = judge.file(folder, f"{ident}.request", None, ident)
         if judged.message is not None and self._was_pruned(judged.message):
             judged = Judged("replayed", "it was removed before; this is a copy", raw=judged.raw)
         if judged.message is None or judged.message.kind != APPROVAL_REQUEST:
@@ -117,7 +126,7 @@ class Approvals:
                 f"approval request {ident} is {outcome}: {judged.detail or 'of another kind'}",
                 outcome=outcome,
             )
-        return _request(judged.message, judged)
+        return request_of(judged.message, judged)
 
     def _was_pruned(self, message: Message) -> bool:
         try:
@@ -137,7 +146,7 @@ class Approvals:
         decision: str,
         *,
         by: AgentName,
-        signer: Key,
+        signer: Signer,
         may_decide: bool,
         reason: str | None = None,
         sha256: str | None = None,
@@ -149,8 +158,9 @@ class Approvals:
         VerificationError, NotDelivered and DeliveryUncertain.
         """
         request = self.request(ident)
-        _check_right(request, decision, by, may_decide)
+        check_right(request, decision, by, may_decide)
         _check_reason(reason)
+        self._check_key(request, by, signer)
         if sha256 is not None and sha256 != request.sha256:
             raise Conflict(f"request {ident} is not what was shown: its sha256 is {request.sha256}")
         draft = Decision(
@@ -167,7 +177,7 @@ class Approvals:
             self._notify(request, decided.decision, signer)
         return decided
 
-    def complete(self, by: AgentName, signer: Key) -> int:
+    def complete(self, by: AgentName, signer: Signer) -> int:
         """Send what this admin decided and never sent, after a crash. Returns how many."""
         sent = 0
         for request, decision in self.undelivered():
@@ -199,7 +209,7 @@ class Approvals:
             if decision is not None:
                 yield request, decision
 
-    def _write(self, request: Request, draft: Decision, signer: Key) -> Decided:
+    def _write(self, request: Request, draft: Decision, signer: Signer) -> Decided:
         if self._is_over(request):
             first = self.decision(request)
             if first is None:
@@ -248,18 +258,27 @@ class Approvals:
             if folder.status(name) and self._valid_decision(folder, request) is None:
                 folder.move_folder(name, bad, f"{name}.{secrets.token_hex(4)}")
 
-    def _valid_decision(self, folder: Folder, request: Request) -> Decision | None:
+    def _valid_decision(
+        self, folder: Folder, request: Request, keys: KeyIndex | None = None
+    ) -> Decision | None:
         try:
             data = folder.read(f"{request.message.id}.decision", FILE_LIMIT)
-            owner, decision = open_decision(data, self._store.keys.index())
+            owner, decision = open_decision(data, keys or self._store.judge().keys)
         except (FileNotFoundError, UnfitFile, ValueError):
             return None
-        return None if self.objection(request, owner, decision) else decision
+        return None if self.objection(request, owner, decision, kid_of(data)) else decision
 
-    def objection(self, request: Request, owner: AgentName, decision: Decision) -> str | None:
-        """Why a verified decision does not count for this request, or None if it does."""
+    def objection(
+        self, request: Request, owner: AgentName, decision: Decision, kid: str | None
+    ) -> str | None:
+        """Why a verified decision does not count for this request, or None if it does.
+
+        `kid` is the key that signed it.
+        """
         message = request.message
         own = decision.by == message.sender
+        demanded = request.needs is not None and not own
+        unfit = demanded and not request.is_key_needed(owner, kid, self._store.keys.index())
         late = message.expires_at and from_text(decision.decided_at) > from_text(message.expires_at)
         objections = {
             f"signed by {owner} in the name of {decision.by}": owner != decision.by,
@@ -270,10 +289,64 @@ class Approvals:
             "decided by the requester itself": own and decision.decision != WITHDRAW,
             "no option of the request": not own and decision.decision not in request.options,
             "made after the request had expired": bool(late),
+            f"not signed by the sealed key of {request.needs} that it needs": unfit,
         }
         return next((why for why, holds in objections.items() if holds), None)
 
-    def _notify(self, request: Request, decision: Decision, signer: Key) -> None:
+    def demand(self, name: AgentName) -> dict[str, str]:
+        """What a request holds that this name alone may decide, with its sealed key.
+
+        Raises UsageError if it has none.
+        """
+        keys = self._store.keys.index()
+        ring = keys.rings.get(name)
+        if name not in self._admins or ring is None or not ring.is_sealed:
+            raise UsageError(
+                f"{name} is no admin with a sealed key, so no request can need it: "
+                f"agent-bus keygen {name} --sealed makes one, at a terminal"
+            )
+        self._store.pins.ensure(keys)
+        key = ring.signing_key()
+        self.check_pin(name, key)
+        return {"needs": name, "needs_key": key.fingerprint}
+
+    def check_pin(self, name: AgentName, key: Signer) -> None:
+        """Refuse a key that the pin of its name does not know. Raises ConfigurationError."""
+        pinned = self._store.judge().keys.pinned.get(name)
+        if pinned is not None and key.kid not in pinned.kids:
+            raise ConfigurationError(
+                f"the key of {name} is not the one that is pinned on this bus: somebody has "
+                "replaced the keyring or the pin; agent-bus doctor says more"
+            )
+
+    def _check_key(self, request: Request, by: AgentName, signer: Signer) -> None:
+        self.check_pin(by, signer)
+        keys = self._store.keys.index()
+        if by != request.message.sender and not request.is_key_needed(by, signer.kid, keys):
+            raise NotPermitted(
+                f"{request.message.id} names the sealed key of {by} that has to decide it, and "
+                "this is another: it has to be asked again"
+            )
+
+    def doubt(self, message: Message) -> str | None:
+        """Why a message that tells of a decision should not be believed; None if it is right.
+
+        Anybody's own key can sign a message of this kind; the decision itself is the truth.
+        """
+        if message.kind != "approval_decision":
+            return None
+        told = dict(message.data or {})
+        made = None
+        with contextlib.suppress(InvalidName, NoSuchMessage, VerificationError):
+            made = self.decision(self.request(message_id(told.get("request"))))
+        if made is not None and made.by == message.sender and made.payload() == told:
+            return None
+        return (
+            "no such decision stands on this bus: it was removed long ago, or nobody has made it. "
+            "Do not act on it"
+        )
+
+    def _notify(self, request: Request, decision: Decision, signer: Signer) -> None:
         notice, key = self._notice(request, decision), _notice_key(request.message.id)
         try:
             self._delivery.deliver(notice, signer, key)
@@ -310,65 +383,6 @@ class Approvals:
             names = folder.names()
         stems = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
         return sorted(MessageId(stem) for stem in stems if is_message_id(stem))
-
-
-def earlier(
-    request: Request, decided: Iterable[tuple[Request, Decision]]
-) -> list[tuple[Request, Decision]]:
-    """What became of the same question of the same agent: who was refused may ask again."""
-    asked = request.message
-    words = asked.body.casefold().split()
-    return [
-        (other, decision)
-        for other, decision in decided
-        if other.message.id != asked.id
-        and other.message.sender == asked.sender
-        and other.message.body.casefold().split() == words
-    ]
-
-
-def request_content(
-    question: str, options: Sequence[str], details: Any
-) -> tuple[str, dict[str, Any]]:
-    """Subject and data of a request. Raises InvalidMessage."""
-    chosen = list(options)
-    if not 0 < len(chosen) <= _OPTIONS_LIMIT or len(set(chosen)) != len(chosen):
-        raise InvalidMessage(f"an approval offers 1 to {_OPTIONS_LIMIT} different options")
-    for option in chosen:
-        if not option.strip() or option == WITHDRAW or not is_one_line(option, _OPTION_LIMIT):
-            raise InvalidMessage(
-                f"no option: {option[:80]!a}; an option is one line of 1 to {_OPTION_LIMIT} "
-                f"characters, and {WITHDRAW!r} is the requester's own"
-            )
-    if not question.strip():
-        raise InvalidMessage("an approval needs a question")
-    first = question.strip().splitlines()[0]
-    subject = "".join(" " if not is_one_line(char) else char for char in first)[:SUBJECT_LIMIT]
-    return subject, {"options": chosen} | ({} if details is None else {"details": details})
-
-
-def _request(message: Message, judged: Judged) -> Request:
-    data = message.data or {}
-    options = data.get("options")
-    offered = options if isinstance(options, list) else []
-    return Request(
-        message=message,
-        sha256=judged.sha256,
-        options=tuple(option for option in offered if isinstance(option, str)),
-        details=data.get("details"),
-    )
-
-
-def _check_right(request: Request, decision: str, by: AgentName, may_decide: bool) -> None:
-    ident, asker = request.message.id, request.message.sender
-    if by == asker:
-        if decision != WITHDRAW:
-            raise NotPermitted(f"{by} asked for {ident} itself, and may only {WITHDRAW} it")
-    elif not may_decide:
-        raise NotPermitted(f"{by} is no admin of this bus and cannot decide {ident}")
-    elif decision not in request.options:
-        offered = ", ".join(json.dumps(option) for option in request.options)
-        raise InvalidDecision(f"{decision[:80]!a} is no option of {ident}: choose {offered}")
 
 
 def _check_reason(reason: str | None) -> None:

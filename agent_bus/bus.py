@@ -21,6 +21,7 @@ from agent_bus import (
     pulse,
     resolve,
     retention,
+    sealing,
     settings,
     standing,
     unread,
@@ -125,6 +126,26 @@ class Bus:
         """The names that can be written to, sorted."""
         return sorted(self._sender.known())
 
+    # -- a sealed name
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether a passphrase must be typed before this process can sign."""
+        return self._identity is not None and self.keys.is_locked(self._identity)
+
+    @storage_errors()
+    def unlock(self, passphrase: str) -> None:
+        """Open one's sealed key: for this process alone, and until it was idle for a while.
+
+        Raises NotPermitted for another passphrase than the right one, ConfigurationError where
+        the key is not the one that is pinned here.
+        """
+        sealing.harden()
+        self.store.pins.ensure(self.keys.index())
+        self.approvals.check_pin(self.identity, self.keys.load(self.identity).signing_key())
+        self.keys.unlock(self.identity, passphrase)
+        self._complete()
+
     # -- messages
 
     @storage_errors()
@@ -216,9 +237,16 @@ class Bus:
         details: Any = None,
         expires_in: int | None = None,
         key: str | None = None,
+        needs: str | None = None,
     ) -> Receipt:
-        """Ask an admin, by default the first who is not oneself. Every admin sees it."""
+        """Ask an admin, by default the first who is not oneself. Every admin sees it.
+
+        `needs` is a sealed name that alone may decide it. Raises UsageError if it is none.
+        """
         subject, data = approvals.request_content(question, options, details)
+        if needs is not None:
+            data |= self.approvals.demand(agent_name(needs))
+            to = to or needs
         draft = Draft(
             body=question, subject=subject, kind=APPROVAL_REQUEST, expires_in=expires_in, data=data
         )
@@ -241,7 +269,7 @@ class Bus:
             message_id(ident),
             decision,
             by=self.identity,
-            signer=self.keys.load(self.identity).signing_key(),
+            signer=self.keys.signer(self.identity),
             may_decide=self.is_admin,
             reason=reason,
             sha256=sha256,
@@ -337,10 +365,14 @@ class Bus:
         me = self.identity
         self.store.make_box(me).close()
         self.store.sweep(me)
-        if self.is_admin:
-            self.approvals.complete(me, self.keys.load(me).signing_key())
+        self.store.pins.ensure(self.keys.index())
+        self._complete()
 
     # -- parts
+
+    def _complete(self) -> None:
+        if self.is_admin and not self.is_locked:
+            self.approvals.complete(self.identity, self.keys.signer(self.identity))
 
     def _read_elsewhere(self, ident: str) -> Stored:
         whole = self._resolve_anywhere(ident)

@@ -23,9 +23,7 @@ _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 _TO_BASE32 = str.maketrans(_ALPHABET + "ilou", "0123456789abcdefghijklmnopqrstuv!!!!")
 _RANDOM_BITS = 80
 # Newer Pythons read 24:00 as the next day, which no other implementation has to know.
-_RFC3339 = re.compile(
-    r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):\d\d:\d\d\.\d{3}Z", re.ASCII
-)
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):\d\d:\d\d\.\d{3}Z", re.ASCII)
 _DURATION = re.compile(r"([0-9]{1,9})(s|m|h|d)", re.ASCII)
 _LAST = 253_402_300_799_999
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -117,6 +115,12 @@ def seconds(duration: str) -> int:
     if not found:
         raise UsageError(f"no duration: {duration!r}; write it like 90s, 15m, 2h or 7d")
     return int(found[1]) * _SECONDS[found[2]]
+
+
+def duration(span: int) -> str:
+    """Seconds as the largest unit that divides them: the reverse of `seconds`."""
+    unit = next(unit for unit in "dhms" if span % _SECONDS[unit] == 0 and (span or unit == "s"))
+    return f"{span // _SECONDS[unit]}{unit}"
 
 
 def moment(text: str, now: int) -> int:

@@ -28,11 +28,11 @@ from agent_bus.errors import (
     VerificationError,
 )
 from agent_bus.files import Folder, UnfitFile
-from agent_bus.keyring import Key
 from agent_bus.keys import KeyIndex
 from agent_bus.names import AgentName, MessageId, message_file, sent_file
 from agent_bus.payload import Message
 from agent_bus.reading import reason
+from agent_bus.sealing import Signer
 from agent_bus.store import Store
 
 UNREAD_LIMIT = 10_000
@@ -73,7 +73,7 @@ class Delivery:
     def deliver(
         self,
         message: Message,
-        signer: Key,
+        signer: Signer,
         key: str | None = None,
         *,
         keys: KeyIndex | None = None,
@@ -205,10 +205,12 @@ class Delivery:
     def _queued(self, source: Folder, name: str, ident: MessageId) -> Iterator[None]:
         """Show a request in the queue before it is delivered, and not at all if it fails."""
         with self._store.open("approvals") as approvals:
-            entry, made = f"{ident}.request", False
-            with contextlib.suppress(FileExistsError):
+            entry, made = f"{ident}.request", True
+            try:
                 source.link(name, approvals, entry)
-                made = True
+            except FileExistsError:
+                made = False
+                self._require_equal(source, name, approvals, entry, ident)
             try:
                 approvals.sync()
                 yield
@@ -228,13 +230,13 @@ class Delivery:
                 key=key,
             ) from error
 
-    def _require_equal(self, source: Folder, name: str, new: Folder, target: str, key: str) -> None:
+    def _require_equal(self, source: Folder, name: str, into: Folder, entry: str, key: str) -> None:
         try:
-            equal = source.read(name, FILE_LIMIT) == new.read(target, FILE_LIMIT)
+            equal = source.read(name, FILE_LIMIT) == into.read(entry, FILE_LIMIT)
         except UnfitFile:
             equal = False
         if not equal:
-            raise Conflict(f"something else stands at {new.path / target} (key {key!a})")
+            raise Conflict(f"something else stands at {into.path / entry} (key {key!a})")
 
     def _require_same(self, content: str, message: Message, key: str, first: MessageId) -> None:
         if content != message.content_hash():

@@ -2,14 +2,14 @@
 
 A file is a header line and the payload's exact bytes:
 
-    agent-bus/1 <kid: 16 hex> <signature: 64 hex> LF
+    agent-bus/1 <kid: 16 hex> <signature: 64 or 128 hex> LF
     {"id":"01k…","bus":"01k…","from":"backend-orch","to":"conductor",…} LF
 
-The signature is HMAC-SHA256 over PAE(type, payload bytes), the pre-authentication encoding
-of DSSE v1. It covers the raw bytes and is checked before anything is parsed, so that no
-byte of a payload is looked at that its sender did not write, and nothing is ever
-re-serialised to verify it. `judge` applies the rules in a fixed order and gives the first
-one that fails (docs/format.md).
+The signature is HMAC-SHA256 (64 hex) or, of a sealed key, Ed25519 (128 hex) over PAE(type,
+payload bytes), the pre-authentication encoding of DSSE v1. It covers the raw bytes and is
+checked before anything is parsed, so that no byte of a payload is looked at that its sender
+did not write, and nothing is ever re-serialised to verify it. `judge` applies the rules in a
+fixed order and gives the first one that fails (docs/format.md).
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from agent_bus.clock import from_text
-from agent_bus.errors import InvalidMessage
-from agent_bus.keyring import HMAC_SHA256, Key
+from agent_bus.errors import InvalidMessage, NotPermitted
+from agent_bus.keyring import Key
 from agent_bus.keys import KeyIndex
 from agent_bus.names import AgentName, MessageId
 from agent_bus.payload import Decision, Message, parse_decision, parse_message
+from agent_bus.sealing import Opened, Signer, verify
 
 MESSAGE_TYPE = b"application/vnd.agent-bus.message+json"
 DECISION_TYPE = b"application/vnd.agent-bus.decision+json"
@@ -83,7 +84,7 @@ def pae(payload_type: bytes, payload: bytes) -> bytes:
     return b"DSSEv1 %d %b %d %b" % (len(payload_type), payload_type, len(payload), payload)
 
 
-def encode_message(message: Message, key: Key) -> bytes:
+def encode_message(message: Message, key: Signer) -> bytes:
     """The signed file of a message. Raises InvalidMessage if a reader would refuse it."""
     data = sign_message(message, key)
     try:
@@ -93,7 +94,7 @@ def encode_message(message: Message, key: Key) -> bytes:
     return data
 
 
-def sign_message(message: Message, key: Key) -> bytes:
+def sign_message(message: Message, key: Signer) -> bytes:
     """The signed file of a message, whose rules are still to be checked: `judge` does.
 
     Raises InvalidMessage for what no file can hold.
@@ -101,7 +102,7 @@ def sign_message(message: Message, key: Key) -> bytes:
     return _sign(message.payload(), MESSAGE_TYPE, key)
 
 
-def encode_decision(decision: Decision, key: Key) -> bytes:
+def encode_decision(decision: Decision, key: Signer) -> bytes:
     """The signed file of a decision."""
     return _sign(decision.payload(), DECISION_TYPE, key)
 
@@ -150,41 +151,86 @@ def open_decision(data: bytes, keys: KeyIndex) -> tuple[AgentName, Decision]:
 
     Raises ValueError. Whether it counts is for `approvals` to say.
     """
-    opened = _verify(data, DECISION_TYPE, keys)
-    if isinstance(opened, Judged):
-        raise ValueError(f"{opened.outcome}: {opened.detail}")
-    owner, payload = opened
+    owner, payload = open_signed(data, DECISION_TYPE, keys)
     return owner, parse_decision(payload)
 
 
-def _sign(payload: Mapping[str, Any], payload_type: bytes, key: Key) -> bytes:
+def open_signed(data: bytes, payload_type: bytes, keys: KeyIndex) -> tuple[AgentName, bytes]:
+    """Whose key signed a file of this type, and its payload. Raises ValueError."""
+    opened = _verify(data, payload_type, keys)
+    if isinstance(opened, Judged):
+        raise ValueError(f"{opened.outcome}: {opened.detail}")
+    return opened
+
+
+def kid_of(data: bytes) -> str | None:
+    """The key id in the header of a file, which proves nothing by itself."""
+    found = _HEADER.fullmatch(data.partition(b"\n")[0])
+    return found[1].decode() if found else None
+
+
+def sign_payload(payload: Mapping[str, Any], payload_type: bytes, key: Signer) -> bytes:
+    """The signed file of a JSON object, of any size. Raises InvalidMessage."""
     try:
         data = _ENCODER.encode(payload).encode() + b"\n"
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidMessage(f"this cannot be written as JSON in UTF-8: {error}") from None
-    mac = hmac.digest(key.secret, pae(payload_type, data), "sha256").hex()
-    signed = b"agent-bus/1 %b %b\n%b" % (key.kid.encode(), mac.encode(), data)
+    signature = _signature(key, pae(payload_type, data))
+    return b"agent-bus/1 %b %b\n%b" % (key.kid.encode(), signature.encode(), data)
+
+
+def _sign(payload: Mapping[str, Any], payload_type: bytes, key: Signer) -> bytes:
+    signed = sign_payload(payload, payload_type, key)
     if len(signed) > FILE_LIMIT:
         raise InvalidMessage(f"the file would have {len(signed)} bytes, more than {FILE_LIMIT}")
     return signed
 
 
+def _signature(key: Signer, data: bytes) -> str:
+    if isinstance(key, Opened):
+        return key.sign(data).hex()
+    if key.is_sealed:
+        raise NotPermitted(f"key {key.kid} is sealed: it signs only where it was opened")
+    return hmac.digest(key.secret, data, "sha256").hex()
+
+
+def _holds(key: Key, signature: bytes, data: bytes) -> bool:
+    """Whether a signature in hex is that of a key. The key says by which algorithm."""
+    if key.is_sealed:
+        # 64 hex digits are no signature of this kind, and never tried as another.
+        whole = bytes.fromhex(signature.decode())
+        return len(whole) == 64 and verify(key.public, whole, data)
+    return hmac.compare_digest(_signature(key, data).encode(), signature)
+
+
+def _known(kid: str, keys: KeyIndex, data: bytes) -> tuple[AgentName, Key] | Judged:
+    """The key of this id and whose it is, if it counts on this bus."""
+    owner, key = keys.owners.get(kid, (None, None))
+    if owner is None or key is None or not (key.is_known or key.state == "revoked"):
+        why = "; ".join((f"no keyring holds key {kid}", *keys.problems))
+        return Judged("unknown-key", why, raw=data)
+    if key.state == "revoked":
+        return Judged("revoked-key", f"key {kid} of {owner} was revoked", raw=data)
+    pinned = keys.pinned.get(owner)
+    if pinned is not None and kid not in pinned.kids and not pinned.kept(data):
+        why = f"{owner} is sealed on this bus, and its key {kid} does not count here"
+        return Judged("unknown-key", why, raw=data)
+    return owner, key
+
+
 def _verify(data: bytes, payload_type: bytes, keys: KeyIndex) -> tuple[AgentName, bytes] | Judged:
-    if len(data) > FILE_LIMIT:
+    if len(data) > FILE_LIMIT and payload_type in (MESSAGE_TYPE, DECISION_TYPE):
         return Judged("malformed", f"has more than {FILE_LIMIT} bytes", raw=data)
     header, _, payload = data.partition(b"\n")
     found = _HEADER.fullmatch(header)
     if found is None:
         return Judged("malformed", "the first line is no header of agent-bus/1", raw=data)
     kid = found[1].decode()
-    owner, key = keys.owners.get(kid, (None, None))
-    if owner is None or key is None or (key.alg != HMAC_SHA256 and key.state != "revoked"):
-        why = "; ".join((f"no keyring holds key {kid}", *keys.problems))
-        return Judged("unknown-key", why, raw=data)
-    if key.state == "revoked":
-        return Judged("revoked-key", f"key {kid} of {owner} was revoked", raw=data)
-    mac = hmac.digest(key.secret, pae(payload_type, payload), "sha256").hex().encode()
-    if not hmac.compare_digest(mac, found[2]):
+    known = _known(kid, keys, data)
+    if isinstance(known, Judged):
+        return known
+    owner, key = known
+    if not _holds(key, found[2], pae(payload_type, payload)):
         return Judged("bad-signature", f"the bytes are not those that key {kid} signed", raw=data)
     return owner, payload
 

@@ -3,6 +3,7 @@
     agent-bus-<bus id>/bus.json
                       /messages/<agent>/{new,cur}/…, archive/<month>/…, journal   as they are
                       /approvals/…, sent/…              a second name is a hard link here too
+                      /pins/…                           which key a sealed name has here
                       /rotations.jsonl, keyrings.jsonl  which keys there are; no secret
                       /MANIFEST                         for `sha256sum -c`, written last
 
@@ -32,7 +33,7 @@ from agent_bus.envelope import FILE_LIMIT
 from agent_bus.errors import AgentBusError, CannotCreate, UsageError
 from agent_bus.files import Folder, UnfitFile
 from agent_bus.git import shown
-from agent_bus.keyring import Key
+from agent_bus.keyring import Key, encode_secret
 from agent_bus.keys import ROTATIONS
 from agent_bus.names import (
     AgentName,
@@ -42,6 +43,7 @@ from agent_bus.names import (
     is_month,
     month_of,
 )
+from agent_bus.pins import KEPT, PIN, PINS
 from agent_bus.reading import reason
 from agent_bus.records import JOURNAL, PRUNED
 from agent_bus.resolve import BUS_FILE
@@ -91,7 +93,12 @@ def export(bus: Bus, target: Path, *, progress: Callable[[int], None] = lambda _
 
 
 def fingerprint(key: Key) -> str:
-    """What tells two keys apart and gives neither away: a hash of the secret, in hex."""
+    """What tells two keys apart and gives neither away: a hash of the secret, in hex.
+
+    Of a sealed key it is that of the public half, as it is pinned.
+    """
+    if key.is_sealed:
+        return key.fingerprint
     return hashlib.sha256(_FINGERPRINT + key.secret).hexdigest()
 
 
@@ -123,6 +130,9 @@ class _Writer:
             with self._opened(root, "approvals") as approvals:
                 if approvals is not None:
                     self._flat(approvals, "approvals", _is_queue_file)
+            with self._opened(root, PINS) as pins:
+                if pins is not None:
+                    self._flat(pins, PINS, _is_pin)
             self._add(ROTATIONS, self._rotations())
             self._add("keyrings.jsonl", self._keyrings())
             self._add("MANIFEST", self._manifest())
@@ -303,6 +313,7 @@ def _described(agent: AgentName, key: Key) -> dict[str, str]:
         "created_at": key.created_at,
         **retired,
         "fingerprint": fingerprint(key),
+        **({"public": encode_secret(key.public)} if key.is_sealed else {}),
     }
 
 
@@ -316,6 +327,11 @@ def _is_sent_file(name: str) -> bool:
 
 def _is_queue_file(name: str) -> bool:
     return is_message_id(name[:26]) and name[26:] in (".request", ".decision")
+
+
+def _is_pin(name: str) -> bool:
+    stem, dot, kind = name.rpartition(".")
+    return is_agent_name(stem) and dot + kind in (PIN, KEPT)
 
 
 def _why(error: Exception) -> str:

@@ -66,7 +66,7 @@ class Folder:
         """
         where = os.fspath(path) if _AT else os.path.realpath(path)
         folder = cls(os.open(where, _FOLDER) if _AT else None, where)
-        return folder if shared else _checked(folder, 0o077 if private else 0o022)
+        return folder if shared else folder._checked(0o077 if private else 0o022)
 
     def child(self, name: str, *, shared: bool = False) -> Folder:
         """Open a folder in this one. Raises OSError: ENOENT, ENOTDIR, ELOOP for a link.
@@ -79,8 +79,8 @@ class Folder:
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
                 return Folder(None, os.path.join(self._where, name))
             fd = os.open(name, _FOLDER | _NOFOLLOW, dir_fd=self.fd)
-        folder = Folder(fd, os.path.join(self._where, name))
-        return folder if shared else _checked(folder, 0o022)
+        folder = Folder(fd, f"{self._where}/{name}")
+        return folder if shared else folder._checked(0o022)
 
     def descend(self, *names: str) -> Folder:
         """Open a folder several levels down. Raises OSError."""
@@ -234,13 +234,16 @@ class Folder:
 
         Never a rename: watchers hold back events behind one. The flush stands between so
         that a power cut cannot keep the second step and forget the first. A crash leaves
-        both names, which readers understand. Raises FileNotFoundError if the file is in
-        neither place.
+        both names, which readers understand. Where something else stands in the target,
+        both stay. Raises FileNotFoundError if the file is in neither place.
         """
         try:
             self.link(name, into, name)
         except FileExistsError:
-            pass
+            if into.status(name) is None:
+                raise
+            if not self.has_same(name, into):
+                return
         except FileNotFoundError:
             # Another process was quicker.
             if into.status(name) is None:
@@ -248,6 +251,18 @@ class Folder:
         into.sync()
         with contextlib.suppress(FileNotFoundError):
             self.unlink(name)
+
+    def has_same(self, name: str, other: Folder, limit: int = 1 << 20) -> bool:
+        """Whether a name in two folders is one file, or two with the same bytes."""
+        ours, theirs = self.status(name), other.status(name)
+        if ours is None or theirs is None:
+            return ours is None and theirs is not None  # moved meanwhile
+        if (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino):
+            return True
+        try:
+            return self.read(name, limit) == other.read(name, limit)
+        except (UnfitFile, FileNotFoundError):
+            return False
 
     def inodes(self) -> dict[int, str]:
         """Inode number to name, for finding the other names of a file."""
@@ -380,23 +395,23 @@ class Folder:
 
     def __del__(self) -> None:
         # Of a folder that is kept open, and of one that an error has left behind.
-        with contextlib.suppress(OSError):
+        if self.fd is not None:
+            with contextlib.suppress(OSError):
+                self.close()
+
+    def _checked(self, forbidden: int) -> Folder:
+        try:
+            check_access(self.own_status(), self._where, forbidden)
+        except BaseException:
             self.close()
+            raise
+        return self
 
     def _at(self, name: str) -> str | Path:
         return self.path / name if self.fd is None else name
 
     def _naming(self, name: str) -> Naming:
         return Naming(self._where, name)
-
-
-def _checked(folder: Folder, forbidden: int) -> Folder:
-    try:
-        check_access(folder.own_status(), folder.path, forbidden)
-    except BaseException:
-        folder.close()
-        raise
-    return folder
 
 
 def make_folders(path: Path) -> Folder:

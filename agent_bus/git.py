@@ -61,6 +61,18 @@ def repository(start: Path) -> Repository | None:
     raise NoBus(f"git refuses {shown(start)} ({words}): follow its advice, {_NAME_IT}")
 
 
+def tracks(path: Path) -> bool:
+    """Whether git tracks a file, or will not say. False where there is no git or repository."""
+    environment = child_environment()
+    git = shutil.which("git", path=environment.get("PATH"))
+    if git is None or not path.parent.is_dir():
+        return False
+    question = ("ls-files", "--error-unmatch", "--", path.name)
+    code, _, complaint = _ask(os.path.abspath(git), path.parent, environment, question)
+    words = os.fsdecode(complaint).lower()
+    return code == 0 or not words.startswith(("error: pathspec", "fatal: not a git repository"))
+
+
 def recorded(project: Path) -> str:
     r"""A path as bus.json records it: bytes that are no UTF-8 become `\xNN`."""
     return os.fsencode(project).decode("utf-8", "backslashreplace")
@@ -77,10 +89,12 @@ def quoted(path: Path) -> str:
     return shlex.quote(recorded(path)) if str(path).isprintable() else "THAT-FOLDER"
 
 
-def _ask(git: str, start: Path, environment: dict[str, str]) -> tuple[int, bytes, bytes]:
+def _ask(
+    git: str, start: Path, environment: dict[str, str], question: tuple[str, ...] = _QUESTION
+) -> tuple[int, bytes, bytes]:
     try:
         process = subprocess.Popen(
-            [git, *_QUESTION],
+            [git, *question],
             cwd=start,
             env=environment,
             stdin=subprocess.DEVNULL,

@@ -12,17 +12,18 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
-from agent_bus.clock import Clock, from_text, to_text
+from agent_bus import rotations, sealing
+from agent_bus.clock import Clock, to_text
 from agent_bus.errors import (
     AgentBusError,
     ConfigurationError,
     Conflict,
     IdentityMissing,
+    NotPermitted,
     UsageError,
 )
 from agent_bus.files import Folder, UnfitFile, make_folders
@@ -32,20 +33,28 @@ from agent_bus.keyring import (
     Keyring,
     State,
     dump,
-    is_kid,
-    json_object,
     parse_keyring,
 )
 from agent_bus.locks import locked
 from agent_bus.names import AgentName, is_agent_name
+from agent_bus.rotations import ROTATIONS, Event, Rotation
+from agent_bus.sealing import Keychain, Opened, Signer
 
-Event = Literal["added", "retired", "revoked", "agent_retired"]
+__all__ = ["ROTATIONS", "KeyIndex", "Keys", "Pinned", "Rotation"]
 
-ROTATIONS = "rotations.jsonl"
 _LIMIT = 1 << 20
 _Stamps = dict[str, tuple[int, ...] | None]
 """How files looked from outside, by name."""
-_ROTATIONS_LIMIT = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """What counts as signed by a name on a bus where it is sealed."""
+
+    kids: frozenset[str]
+    """Its keys that count: those that were pinned, and those that these have endorsed."""
+    kept: Callable[[bytes], bool]
+    """Whether a file that an older key signed was on this bus before, by its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +67,8 @@ class KeyIndex:
     rings: dict[AgentName, Keyring] = field(default_factory=dict)
     known: frozenset[AgentName] = frozenset()
     """Who can be written to: see `Keys.known`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rotation:
-    """A line of rotations.jsonl."""
-
-    at: str
-    agent: AgentName
-    event: Event
-    kid: str | None = None
+    pinned: Mapping[AgentName, Pinned] = field(default_factory=dict)
+    """The names that are sealed on the bus where this is used: see `pins`."""
 
 
 class Keys:
@@ -77,6 +78,7 @@ class Keys:
         self.folder = folder
         self._clock = clock
         self._last: tuple[_Stamps, KeyIndex] = ({}, KeyIndex({}))
+        self._opened = Keychain(clock)
 
     def load(self, agent: AgentName) -> Keyring:
         """The keyring of an agent.
@@ -128,7 +130,7 @@ class Keys:
         """The history, oldest first; a torn or foreign line is passed over."""
         try:
             with self._open() as folder:
-                return _rotations(folder)
+                return rotations.history(folder)
         except FileNotFoundError:
             return []
 
@@ -143,7 +145,8 @@ class Keys:
                 raise Conflict(
                     f"{agent} has a key already: agent-bus keys rotate {agent} makes a new one"
                 )
-            return self._add(folder, agent, old.keys if old else (), secret)
+            key = self._new(secret or secrets.token_bytes(SECRET_BYTES))
+            return self._add(folder, agent, old.keys if old else (), key)
 
     def restore(self, ring: Keyring) -> None:
         """Put a whole keyring in place, its key ids kept. Raises Conflict if one is there."""
@@ -157,17 +160,76 @@ class Keys:
     def rotate(self, agent: AgentName) -> Key:
         """Add a new key and retire the active ones; what they signed stays valid.
 
-        Raises IdentityMissing for an agent without a keyring.
+        Raises IdentityMissing for an agent without a keyring, and NotPermitted for a sealed
+        one: `rotate_sealed` has its passphrase.
         """
         with self._changing(agent) as folder:
             old = self._existing(folder, agent)
-            now = to_text(self._clock.now())
-            kept = tuple(_ended(key, "retired", now) for key in old.keys)
-            made = self._add(folder, agent, kept, None)
-            for before, after in zip(old.keys, kept, strict=True):
-                if before is not after:
-                    self._record(folder, agent, "retired", before.kid)
-            return made
+            if old.is_sealed:
+                raise NotPermitted(
+                    f"{agent} is sealed: agent-bus keys rotate {agent}, at a terminal"
+                )
+            return self._succeed(folder, old, self._new(secrets.token_bytes(SECRET_BYTES)))
+
+    def seal(self, agent: AgentName, passphrase: str, cost: int = sealing.COST) -> Key:
+        """Make a sealed key, and open it here; the keys that need no passphrase are retired.
+
+        Raises UsageError for an unfit passphrase, and Conflict for a name that is sealed.
+        """
+        with self._changing(agent) as folder:
+            old = _load_or_none(folder, agent) or Keyring(agent, ())
+            if old.is_sealed:
+                raise Conflict(f"{agent} is sealed: agent-bus keys rotate {agent} makes a new key")
+            key, opened = self._new_sealed(agent, passphrase, cost)
+            self._succeed(folder, old, key)
+        self._opened.keep(agent, opened)
+        return key
+
+    def rotate_sealed(
+        self, agent: AgentName, passphrase: str, new: str, cost: int = sealing.COST
+    ) -> Key:
+        """A new sealed key, endorsed by the one before it, whose private half is dropped.
+
+        Raises NotPermitted for a wrong passphrase, UsageError for an unfit new one.
+        """
+        with self._changing(agent) as folder:
+            old = self._existing(folder, agent)
+            before = sealing.open_key(agent, old.signing_key(), passphrase)
+            key, opened = self._new_sealed(agent, new, cost)
+            key = self._succeed(folder, old, sealing.endorse(agent, key, before))
+        self._opened.keep(agent, opened)
+        return key
+
+    def unlock(self, agent: AgentName, passphrase: str) -> None:
+        """Open the sealed key of an agent for this process. Raises NotPermitted."""
+        key = self.load(agent).signing_key()
+        if key.is_sealed:
+            self._opened.keep(agent, sealing.open_key(agent, key, passphrase))
+
+    def lock(self, agent: AgentName) -> None:
+        """Forget an opened key."""
+        self._opened.forget(agent)
+
+    def is_locked(self, agent: AgentName) -> bool:
+        """Whether a passphrase must be typed before this agent can sign here."""
+        key = self.load(agent).signing_key()
+        return key.is_sealed and not self._opened.has(agent, key.kid)
+
+    def signer(self, agent: AgentName, ring: Keyring | None = None) -> Signer:
+        """What this process signs with as an agent; `ring` is a keyring just looked at.
+
+        Raises IdentityMissing, and NotPermitted for a sealed key that is not opened here.
+        """
+        key = (ring or self.load(agent)).signing_key()
+        if not key.is_sealed:
+            return key
+        opened = self._opened.get(agent, key.kid)
+        if opened is None:
+            raise NotPermitted(
+                f"{agent} is sealed: decide in agent-bus approvals or agent-bus ui, where a "
+                "person types the passphrase"
+            )
+        return opened
 
     def revoke(self, agent: AgentName, kid: str) -> Key:
         """Mark a key as leaked: it verifies nothing from now on.
@@ -179,9 +241,8 @@ class Keys:
             found = next((key for key in old.keys if key.kid == kid), None)
             if found is None:
                 raise UsageError(f"{agent} has no key {kid!a}: agent-bus keys list {agent}")
-            ended = replace(
-                found, state="revoked", retired_at=found.retired_at or to_text(self._clock.now())
-            )
+            at = found.retired_at or to_text(self._clock.now())
+            ended = replace(found, state="revoked", retired_at=at, box=None)
             keys = tuple(ended if key.kid == kid else key for key in old.keys)
             folder.replace(_file(agent), dump(Keyring(agent, keys)))
             self._record(folder, agent, "revoked", kid)
@@ -200,25 +261,30 @@ class Keys:
                 folder.replace(_file(agent), dump(Keyring(agent, keys)))
             self._record(folder, agent, "agent_retired", None)
 
-    def _add(
-        self, folder: Folder, agent: AgentName, before: tuple[Key, ...], secret: bytes | None
-    ) -> Key:
-        key = Key(
-            kid=secrets.token_hex(8),
-            secret=secret or secrets.token_bytes(SECRET_BYTES),
-            state="active",
-            created_at=to_text(self._clock.now()),
-        )
+    def _new(self, secret: bytes) -> Key:
+        return Key(secrets.token_hex(8), secret, "active", to_text(self._clock.now()))
+
+    def _new_sealed(self, agent: AgentName, passphrase: str, cost: int) -> tuple[Key, Opened]:
+        kid, now = secrets.token_hex(8), to_text(self._clock.now())
+        return sealing.make(agent, kid, now, passphrase, cost)
+
+    def _succeed(self, folder: Folder, old: Keyring, key: Key) -> Key:
+        """Put a key behind those of a keyring, and retire the active ones."""
+        now = to_text(self._clock.now())
+        kept = tuple(_ended(key, "retired", now) for key in old.keys)
+        self._add(folder, old.agent, kept, key)
+        for before, after in zip(old.keys, kept, strict=True):
+            if before is not after:
+                self._record(folder, old.agent, "retired", before.kid)
+        return key
+
+    def _add(self, folder: Folder, agent: AgentName, before: tuple[Key, ...], key: Key) -> Key:
         folder.replace(_file(agent), dump(Keyring(agent, (*before, key))))
         self._record(folder, agent, "added", key.kid)
         return key
 
     def _record(self, folder: Folder, agent: AgentName, event: Event, kid: str | None) -> None:
-        line = {"at": to_text(self._clock.now()), "agent": agent, "event": event}
-        if kid is not None:
-            line["kid"] = kid
-        folder.append(ROTATIONS, json.dumps(line).encode() + b"\n", durable=True)
-        folder.sync()
+        rotations.record(folder, Rotation(to_text(self._clock.now()), agent, event, kid))
 
     def _existing(self, folder: Folder, agent: AgentName) -> Keyring:
         ring = _load_or_none(folder, agent)
@@ -308,48 +374,14 @@ def _build_index(folder: Folder, agents: Iterable[AgentName]) -> KeyIndex:
             owners.setdefault(key.kid, (agent, key))
     known = set(agents)
     try:
-        known = _known(known, _rotations(folder))
+        known = rotations.known(known, rotations.history(folder))
     except OSError as error:
         problems.append(str(error))
     return KeyIndex(owners, tuple(problems), rings, frozenset(known))
 
 
-def _known(with_ring: set[AgentName], history: Iterable[Rotation]) -> set[AgentName]:
-    known = set(with_ring)
-    for line in history:
-        if line.event == "agent_retired":
-            known.discard(line.agent)
-        elif line.event == "added":
-            known.add(line.agent)
-    return known
-
-
 def _ended(key: Key, state: State, now: str) -> Key:
-    return replace(key, state=state, retired_at=now) if key.state == "active" else key
-
-
-def _rotations(folder: Folder) -> list[Rotation]:
-    try:
-        data = folder.read(ROTATIONS, _ROTATIONS_LIMIT)
-    except (FileNotFoundError, UnfitFile):
-        return []
-    parsed = (_parse_rotation(line) for line in data.split(b"\n"))
-    return [line for line in parsed if line is not None]
-
-
-def _parse_rotation(line: bytes) -> Rotation | None:
-    try:
-        value = json_object(json.loads(line))
-        agent, event, kid = value["agent"], value["event"], value.get("kid")
-        at = str(value["at"])
-        from_text(at)
-    except (ValueError, KeyError, RecursionError):
-        return None
-    if not is_agent_name(agent) or event not in ("added", "retired", "revoked", "agent_retired"):
-        return None
-    return Rotation(
-        at,
-        AgentName(str(agent)),
-        event,
-        kid if isinstance(kid, str) and is_kid(kid) else None,
-    )
+    """A key that signs no more: of a sealed one nobody needs the private half again."""
+    if key.state != "active":
+        return key
+    return replace(key, state=state, retired_at=now, box=None)

@@ -51,13 +51,15 @@ def note(box: Folder, at: str, event: JournalEvent, ident: MessageId) -> None:
     box.append(JOURNAL, f"{at} {event} {ident}\n".encode())
 
 
-def events(box: Folder) -> Iterator[Event]:
-    """The journal, oldest first."""
+def events(box: Folder, ident: MessageId | None = None) -> Iterator[Event]:
+    """The journal, oldest first; with `ident` what became of that message."""
     for line in _lines(box, JOURNAL):
+        if ident is not None and not line.endswith(ident):
+            continue
         at, _, rest = line.partition(" ")
-        event, _, ident = rest.partition(" ")
-        if event in ("read", "archived") and is_message_id(ident) and _is_time(at):
-            yield Event(at, cast("JournalEvent", event), MessageId(ident))
+        event, _, found = rest.partition(" ")
+        if event in ("read", "archived") and is_message_id(found) and _is_time(at):
+            yield Event(at, cast("JournalEvent", event), MessageId(found))
 
 
 def remember_pruned(month: Folder, gone: Iterable[Pruned]) -> None:

@@ -21,7 +21,7 @@ from agent_bus.errors import AgentBusError, StorageError
 from agent_bus.files import Folder
 from agent_bus.names import AgentName, MessageId, message_file, month_of
 from agent_bus.payload import Message, parse_message
-from agent_bus.reading import STATE_FOLDERS, Place, State, Stored, reason
+from agent_bus.reading import STATE_FOLDERS, Place, State, Stored, reason, state_folder
 from agent_bus.store import Store, open_or_make
 
 
@@ -111,6 +111,10 @@ class _Pruner:
             for place, message in gone:
                 self._unlink(folder, place, message, names[place.id])
                 self.removed += 1
+            for place in {place.state: place for place, _ in gone}.values():
+                # Else a power cut brings them back, as replays.
+                with state_folder(folder, place.id, place.state) as home:
+                    home.sync()
 
     def _unlink(
         self, folder: Folder, place: Place, message: Message, sent_name: str | None
@@ -123,9 +127,12 @@ class _Pruner:
             with self._store.open("approvals") as approvals:
                 _remove_name(approvals, f"{place.id}.decision")
                 _remove_name(approvals, f"{place.id}.request")
-        for part in (*STATE_FOLDERS.values(), f"archive/{month_of(place.id)}"):
-            with contextlib.suppress(FileNotFoundError), folder.descend(*part.split("/")) as at:
-                _remove_name(at, name)
+        with state_folder(folder, place.id, place.state) as home:
+            for part in (*STATE_FOLDERS.values(), f"archive/{month_of(place.id)}"):
+                with contextlib.suppress(FileNotFoundError), folder.descend(*part.split("/")) as at:
+                    # Another file under this id stays: it is not what was pruned.
+                    if at.has_same(name, home):
+                        _remove_name(at, name)
 
     def _sent_name(self, folder: Folder, place: Place, message: Message) -> str | None:
         """The other name of the file in the sender's folder, found by its inode."""

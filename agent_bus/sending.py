@@ -104,8 +104,9 @@ class Sender:
     ) -> list[Receipt | Refusal]:
         """Deliver a draft to each recipient, in the order given.
 
-        Raises UsageError, InvalidName, InvalidMessage and UnknownRecipient before anything
-        is written; what happens afterwards is that recipient's outcome.
+        Raises UsageError, InvalidName, InvalidMessage, UnknownRecipient, and NotPermitted for
+        a sealed sender, before anything is written; what happens afterwards is that
+        recipient's outcome.
         """
         recipients = _names(to)
         keys = self._keys.index((sender, *recipients))
@@ -115,6 +116,9 @@ class Sender:
             raise InvalidMessage(f"messages of kind {draft.kind} are made by their own verbs")
         if key is not None and (not is_one_line(key, _KEY_LIMIT) or not key):
             raise UsageError(f"an idempotency key is one line of 1 to {_KEY_LIMIT} characters")
+        ring = keys.rings.get(sender)
+        if ring is not None and ring.is_sealed:
+            self._keys.signer(sender, ring)
         message = self.compose(sender, recipients, draft)
         first = self._deliver_one(message, recipients[0], key, keys)
         # A delivery takes its time on disk: for each further one the keys are looked at anew.
@@ -142,9 +146,7 @@ class Sender:
             data=draft.data,
         )
 
-    def deliver(
-        self, message: Message, key: str | None, keys: KeyIndex | None = None
-    ) -> Receipt:
+    def deliver(self, message: Message, key: str | None, keys: KeyIndex | None = None) -> Receipt:
         """Deliver one composed message. Raises what `Delivery.deliver` raises.
 
         `keys` is a look at all keys that the caller has just taken.
@@ -158,8 +160,8 @@ class Sender:
             done = self._delivery.sent_before(message)
         if done is None:
             keys = keys or self._keys.index([message.sender])
-            ring = keys.rings.get(message.sender) or self._keys.load(message.sender)
-            done = self._delivery.deliver(message, ring.signing_key(), key, keys=keys)
+            signer = self._keys.signer(message.sender, keys.rings.get(message.sender))
+            done = self._delivery.deliver(message, signer, key, keys=keys)
         if self._durability is None:
             self._durability = durability(self._store.root)
         return Receipt(message.to, done.id, self._durability, done.duplicate, attached)

@@ -30,6 +30,7 @@ from agent_bus.names import (
     message_file,
     month_of,
 )
+from agent_bus.pins import Pins
 from agent_bus.reading import (
     STATE_FOLDERS,
     Judge,
@@ -54,11 +55,13 @@ class Store:
         self.root = root
         self.bus = bus
         self.keys = keys
+        self.pins = Pins(root, bus, clock)
         self._clock = clock
 
     def judge(self, keys: KeyIndex | None = None) -> Judge:
         """What a file is judged by now: keys, unless the caller has just looked, and time."""
-        return Judge(keys or self.keys.index(), self.bus, self._clock.now())
+        narrowed = self.pins.narrow(keys or self.keys.index())
+        return Judge(narrowed, self.bus, self._clock.now())
 
     # -- listing
 
@@ -105,11 +108,11 @@ class Store:
         except FileNotFoundError:
             return []
 
-    def journal(self, box: AgentName) -> Iterator[records.Event]:
-        """What happened to the messages of a box, oldest first."""
+    def journal(self, box: AgentName, ident: MessageId | None = None) -> Iterator[records.Event]:
+        """What happened to the messages of a box, or to one of them, oldest first."""
         try:
             with self.box(box) as folder:
-                yield from records.events(folder)
+                yield from records.events(folder, ident)
         except FileNotFoundError:
             return
 
@@ -177,7 +180,8 @@ class Store:
         name = message_file(place.id)
         try:
             with self.box(place.box) as box, _make_state(box, place.id, state) as target:
-                for origin in ("new", "cur") if state == "archived" else ("new",):
+                # What counts goes first: if another file stands elsewhere, it is in its own way.
+                for origin in ("cur", "new") if state == "archived" else ("new",):
                     # Gone meanwhile: another process of this identity moved it.
                     with contextlib.suppress(FileNotFoundError), box.child(origin) as source:
                         if source.status(name) is not None:

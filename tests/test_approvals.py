@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from agent_bus.approvals import earlier
 from agent_bus.bus import Bus
 from agent_bus.clock import to_text
 from agent_bus.envelope import encode_decision
@@ -449,3 +450,23 @@ def test_details_are_any_json(alice: Bus, chief: Bus) -> None:
 
     found = [request.details for request in chief.pending()]
     assert json.dumps(found) == json.dumps([[1, None], "text", {"a": {"b": 1}}, 0, False])
+
+
+def test_what_was_decided_is_listed_newest_first(bus: TemporaryBus) -> None:
+    alice, user = bus.as_agent("alice"), bus.as_agent("user")
+    idents = [alice.request_approval(f"question {number}").id for number in range(4)]
+    for ident in idents[:3]:
+        user.decide(ident, "approve")
+    listed = user.approvals.decided(2)
+    assert [request.message.id for request, _ in listed] == [idents[2], idents[1]]
+    assert {decision.decision for _, decision in listed} == {"approve"}
+
+
+def test_an_earlier_answer_is_found_by_asker_and_words(bus: TemporaryBus) -> None:
+    alice, user = bus.as_agent("alice"), bus.as_agent("user")
+    for asker, words in ((alice, "May I  push?"), (bus.as_agent("bob"), "May I push?")):
+        user.decide(asker.request_approval(words).id, "deny")
+    user.decide(alice.request_approval("May I pull?").id, "approve")
+    again = user.approvals.request(alice.request_approval("may i push?\n").id)
+    found = earlier(again, user.approvals.decided(50))
+    assert [(r.message.sender, d.decision) for r, d in found] == [("alice", "deny")]

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_bus.clock import IdSource, SystemClock, from_text, id_time, moment, seconds, to_text
+from agent_bus.clock import (
+    IdSource,
+    SystemClock,
+    duration,
+    from_text,
+    id_time,
+    moment,
+    seconds,
+    to_text,
+)
 from agent_bus.errors import UsageError
 from agent_bus.names import is_message_id
 
@@ -114,3 +123,8 @@ def test_a_moment_that_a_person_names(text: str, expected: int) -> None:
 def test_a_moment_that_could_mean_two_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         moment(text, NOW)
+
+
+@pytest.mark.parametrize("text", ["0s", "90s", "10m", "25h", "7d", "1s"])
+def test_a_duration_is_written_as_it_was_read(text: str) -> None:
+    assert duration(seconds(text)) == text

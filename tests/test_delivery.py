@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from agent_bus.errors import (
     Conflict,
     InvalidMessage,
     NotDelivered,
+    UnsafePermissions,
     VerificationError,
 )
 from agent_bus.keyring import Key
@@ -323,3 +325,51 @@ def test_a_bus_without_a_sent_folder_gets_one(post: Post, held: TemporaryBus) ->
     post.delivery.deliver(post.message(), post.key, "k")
 
     assert Path(held.path / "sent" / "alice").is_dir()
+
+
+def test_a_box_that_was_moved_away_is_never_written_to(post: Post) -> None:
+    """The box is kept open between deliveries, but it is its path that counts."""
+    first = post.delivery.deliver(post.message(), post.key)
+    aside = post.box.with_name("aside")
+    post.box.rename(aside)
+
+    second = post.delivery.deliver(post.message(), post.key)
+
+    assert [path.name for path in (aside / "new").iterdir()] == [message_file(first.id)]
+    assert post.names("new") == [message_file(second.id)]
+
+
+@pytest.mark.parametrize("part", ["tmp", "new", "."])
+def test_a_part_of_a_box_that_was_removed_does_not_stop_the_next_but_one(
+    post: Post, part: str
+) -> None:
+    post.delivery.deliver(post.message(), post.key)
+    shutil.rmtree(post.box / part)
+
+    message = post.message()
+    try:
+        post.delivery.deliver(message, post.key)
+    except NotDelivered:
+        post.delivery.deliver(message, post.key)
+
+    assert message_file(message.id) in post.names("new")
+
+
+def test_a_box_that_became_loose_is_refused(post: Post) -> None:
+    post.delivery.deliver(post.message(), post.key)
+    (post.box / "new").chmod(0o777)
+
+    with pytest.raises(UnsafePermissions, match="chmod 700"):
+        post.delivery.deliver(post.message(), post.key)
+
+
+def test_after_a_failure_the_folders_are_opened_anew(post: Post) -> None:
+    """A folder whose flush has failed must not be flushed again: it may say that all is well."""
+    message = post.message()
+    post.delivery.deliver(message, post.key)
+    kept = post.delivery._open(BOB)
+    assert post.delivery._open(BOB) is kept
+    with pytest.raises(Conflict):
+        post.delivery.deliver(replace(message, body="other"), post.key)
+
+    assert post.delivery._open(BOB) is not kept

@@ -23,7 +23,7 @@ from agent_bus.names import AgentName, MessageId, sent_file
 from agent_bus.payload import parse_message
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 IDS = [page.relative_to(ROOT).as_posix() for page in PAGES]
 PACKAGE = ROOT / "agent_bus"
 

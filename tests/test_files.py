@@ -334,3 +334,33 @@ def test_a_folder_may_be_closed_twice(folder: Folder) -> None:
     opened = Folder.open(folder.path)
     opened.close()
     opened.close()
+
+
+def test_a_folder_is_in_place_until_its_path_leads_elsewhere(folder: Folder) -> None:
+    inner = folder.make("inner")
+    assert inner.is_in_place()
+
+    (folder.path / "inner").rename(folder.path / "moved")
+    assert not inner.is_in_place()
+    folder.make("inner").close()
+    assert not inner.is_in_place()
+    (folder.path / "inner").rmdir()
+    (folder.path / "inner").symlink_to("moved")
+    assert not inner.is_in_place()
+    (folder.path / "inner").unlink()
+    (folder.path / "moved").rename(folder.path / "inner")
+    assert inner.is_in_place()
+    (folder.path / "inner").chmod(0o777)
+    assert not inner.is_in_place()
+    inner.close()
+
+
+def test_a_folder_that_nobody_closed_leaves_no_descriptor(folder: Folder) -> None:
+    lost = folder.make("inner")
+    fd = lost.fd
+    assert fd is not None
+
+    del lost
+
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)

@@ -294,3 +294,23 @@ def test_an_agent_without_a_keyring_cannot_be_rotated(keys: Keys) -> None:
     with pytest.raises(IdentityMissing, match="agent-bus keygen alice"):
         keys.revoke(ALICE, "00" * 8)
     assert keys.agents() == ["bob"]
+
+
+def test_a_look_at_some_agents_sees_what_has_changed_of_them(keys: Keys, tmp_path: Path) -> None:
+    """By another process, after this one has looked at everybody."""
+    alice, bob = AgentName("alice"), AgentName("bob")
+    assert keys.index([alice]).owners == {}
+    keys.generate(alice)
+    keys.generate(bob)
+    first = keys.index([alice, bob])
+    assert keys.index([alice]) is first
+
+    other = Keys(keys.folder, ManualClock())
+    made = other.rotate(alice)
+    assert made.kid in keys.index([alice]).owners
+    other.retire_agent(bob)
+    assert bob not in keys.index([alice]).known
+    carol = other.generate(AgentName("carol"))
+    assert carol.kid in keys.index([AgentName("carol")]).owners
+    ring_file(keys, "bob").unlink()
+    assert bob not in keys.index([bob]).rings

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_bus.clock import IdSource, to_text
 from agent_bus.errors import InvalidName
 from agent_bus.names import (
     AgentName,
@@ -15,6 +16,7 @@ from agent_bus.names import (
     agent_name,
     bus_folder,
     id_of_file,
+    ids_of_files,
     is_agent_name,
     is_message_id,
     is_month,
@@ -104,3 +106,31 @@ def test_a_bus_folder_is_readable_and_tells_equal_names_apart() -> None:
     assert one.startswith("my-app-")
     assert one != bus_folder("my app", "/b/my app")
     assert bus_folder("…", "/x").startswith("project-")
+
+
+def test_the_ids_of_many_files_are_those_of_each() -> None:
+    other = MessageId(ID[:-1] + "z")
+    names = [
+        message_file(ID),
+        "x.msg",
+        f"a\n{message_file(ID)}",
+        f"{message_file(ID)}\n",
+        f"x{message_file(ID)}",
+        f"{message_file(ID)}.msg",
+        ID,
+        "",
+        "pruned",
+        message_file(other),
+    ]
+
+    assert ids_of_files(names) == [ID, other]
+    assert ids_of_files(names) == [ident for name in names if (ident := id_of_file(name))]
+    assert ids_of_files([]) == []
+
+
+@given(st.integers(0, 2**48 - 1))
+def test_every_moment_has_the_month_of_the_calendar(moment: int) -> None:
+    ident = MessageId(IdSource().next(moment))
+    shown = to_text(moment)[:7]
+
+    assert month_of(ident) == (shown if moment <= 253_402_300_799_999 else "9999-12")

@@ -124,3 +124,33 @@ def test_an_error_says_where_and_what_to_do() -> None:
     assert reason(full) == "No space left on device at /bus/tmp/1: free some space"
     with pytest.raises(StorageError, match="free some space"), storage_errors():
         raise full
+
+
+def test_a_listed_message_is_found_where_it_has_gone_since(
+    bus: TemporaryBus, ident: MessageId
+) -> None:
+    store, listed = bus.as_agent("bob").store, Place(BOB, ident, "new")
+    with store.reader(BOB) as reader:
+        assert reader.states(["new", "read"]) == {ident: "new"}
+        assert reader.load_listed(listed) == store.load(BOB, ident)
+        store.mark_read(listed)
+        moved = reader.load_listed(listed)
+        assert moved is not None
+        assert moved.place.state == "read"
+        store.archive(moved.place)
+        moved = reader.load_listed(listed)
+        assert moved is not None
+        assert moved.place.state == "archived"
+
+
+def test_a_copy_of_what_is_archived_counts_as_archived(bus: TemporaryBus, ident: MessageId) -> None:
+    """Put back by hand, or left by a crash: the listing of new shows it all the same."""
+    store = bus.as_agent("bob").store
+    store.archive(Place(BOB, ident, "new"))
+    month = box(bus) / "archive" / month_of(ident)
+    (box(bus) / "new" / message_file(ident)).write_bytes((month / message_file(ident)).read_bytes())
+
+    assert store.unread(BOB) == [ident]
+    (stored,) = store.load_all([Place(BOB, ident, "new")])
+    assert stored.place.state == "archived"
+    assert bus.as_agent("bob").inbox().messages == ()

@@ -86,3 +86,12 @@ def test_a_memory_that_was_torn_forgets_nothing_that_is_written_later(
 def test_a_box_without_an_archive_forgot_nothing(box: Folder) -> None:
     assert records.was_pruned(box, FIRST) is None
     assert records.pruned_under(box, "a" * 64) is None
+
+
+def test_the_events_of_one_message_are_all_of_it(box: Folder) -> None:
+    for event, ident in (("read", FIRST), ("read", SECOND), ("archived", FIRST)):
+        records.note(box, AT, event, ident)
+
+    assert list(records.events(box, SECOND)) == [Event(AT, "read", SECOND)]
+    found = list(records.events(box))
+    assert list(records.events(box, FIRST)) == [one for one in found if one.id == FIRST]

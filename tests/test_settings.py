@@ -40,6 +40,7 @@ def test_both_names_of_the_bus_may_agree() -> None:
         {"AGENT_MSG_KEYS": "~nobody-of-this-name/keys"},
         {"AGENT_BUS_POLL": "yes"},
         {"AGENT_BUS_ALLOW_CREATE": "true"},
+        {"AGENT_BUS_UNREAD_AFTER": "10"},
         {"AGENT_BUS_ADMIN_NAMES": "conductor,Bob"},
         {"AGENT_BUS_PROFILES": "bus,nothing"},
     ],
@@ -58,12 +59,14 @@ def test_lists_and_flags() -> None:
             "AGENT_BUS_PROFILES": "bus, terminal",
             "AGENT_BUS_POLL": "1",
             "AGENT_BUS_ALLOW_CREATE": "0",
+            "AGENT_BUS_UNREAD_AFTER": "2h",
         }
     )
 
     assert found.admins == ("user", "conductor")
     assert found.profiles == ("bus", "terminal")
     assert found.poll
+    assert found.unread_after == 7200
     assert not found.allow_create
 
 

@@ -10,6 +10,7 @@ import base64
 import json
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,12 @@ import pytest
 from agent_bus.approvals import Approvals
 from agent_bus.clock import from_text
 from agent_bus.delivery import Delivery
-from agent_bus.keyring import parse_keyring
+from agent_bus.errors import NotPermitted
+from agent_bus.keyring import Keyring, encode_secret, parse_keyring
 from agent_bus.keys import Keys
 from agent_bus.names import AgentName, MessageId
+from agent_bus.pins import chain
+from agent_bus.sealing import open_key
 from agent_bus.store import Store
 from agent_bus.testing import ManualClock
 
@@ -142,6 +146,32 @@ def test_our_own_vectors_are_what_their_script_makes() -> None:
     )
 
     assert json.loads(made.stdout) == OWN
+
+
+def test_our_own_sealed_key_opens_with_its_passphrase_alone() -> None:
+    ring = harbour()
+    ((kid, private),) = OWN["private"].items()
+    key = next(key for key in ring.keys if key.kid == kid)
+
+    opened = open_key(ring.agent, key, OWN["passphrase"])
+
+    assert encode_secret(opened.private) == private
+    # The accent in its other spelling, as another keyboard sends it.
+    assert open_key(ring.agent, key, unicodedata.normalize("NFD", OWN["passphrase"])) == opened
+    with pytest.raises(NotPermitted):
+        open_key(ring.agent, key, OWN["passphrase"] + " ")
+    with pytest.raises(NotPermitted):
+        open_key(AgentName("chief"), key, OWN["passphrase"])
+
+
+def test_our_own_chain_holds_as_the_format_says() -> None:
+    assert chain(harbour(), OWN["chain"]["fingerprints"]) == set(OWN["chain"]["kids"])
+    assert chain(harbour(), []) == set()
+
+
+def harbour() -> Keyring:
+    (ring,) = (ring for ring in OWN["keyrings"] if ring["agent"] == OWN["chain"]["agent"])
+    return parse_keyring(json.dumps(ring).encode())
 
 
 def request_id(vectors: dict[str, Any]) -> MessageId:

@@ -18,6 +18,7 @@ from agent_bus.testing import TemporaryBus
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / "verify-message"
+OWN = ROOT / "tests" / "data" / "vectors.json"
 VECTORS = ROOT.parent / "shared" / "vectors" / "messages.json"
 SIGNATURE_OUTCOMES = {"unknown-key", "revoked-key", "bad-signature", "wrong-sender"}
 
@@ -136,6 +137,23 @@ def test_no_secret_stands_in_an_argument(tmp_path: Path) -> None:
         words = " ".join(log.split())
         for spelling in (encode_secret(secret), secret.hex(), numbers):
             assert spelling not in words
+
+
+def test_our_own_vectors(tmp_path: Path) -> None:
+    """Sealed keys are among them."""
+    vectors = json.loads(OWN.read_text(encoding="utf-8"))
+    for ring in vectors["keyrings"]:
+        (tmp_path / f"{ring['agent']}.json").write_text(json.dumps(ring))
+    for case in vectors["cases"]:
+        file = tmp_path / "case.msg"
+        file.write_bytes(base64.b64decode(case["file_b64"]))
+
+        done = _run(file, tmp_path)
+
+        said = done.stdout.split()[0].rstrip(":")
+        assert done.stderr == "", case["name"]
+        if case["expect"] in SIGNATURE_OUTCOMES | {"ok"}:
+            assert said == case["expect"], case["name"]
 
 
 def test_usage_is_64_and_help_is_there(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typer import Argument, Option
 from agent_bus import clock
 from agent_bus.approvals import DEFAULT_OPTIONS, Request
 from agent_bus.bus import Bus
-from agent_bus.cli import lines, render
+from agent_bus.cli import lines, passphrase, render
 from agent_bus.cli.options import Shared, identity, load_settings, open_as, require_person, verb
 from agent_bus.cli.send import read_text
 from agent_bus.errors import UsageError
@@ -43,6 +43,9 @@ class RequestApproval(Shared):
     idempotency_key: Annotated[
         _Text, Option("--idempotency-key", metavar="KEY", help="Makes asking again safe.")
     ] = None
+    needs: Annotated[
+        _Text, Option("--needs", metavar="NAME", help="Only this sealed name may decide it.")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +70,16 @@ def request_approval(options: RequestApproval) -> None:
     """
     lasting, details = options.expires_in, options.details
     question = read_text(None) if options.question == "-" else options.question
-    receipt = open_as(options).request_approval(
+    bus = open_as(options)
+    passphrase.unlock(bus)
+    receipt = bus.request_approval(
         question,
         options=_offered(options),
         to=options.to,
         details=None if details is None else _parse(details),
         expires_in=None if lasting is None else clock.seconds(lasting),
         key=options.idempotency_key,
+        needs=options.needs,
     )
     if options.json:
         render.put_json(lines.receipt(receipt))
@@ -103,9 +109,9 @@ def decide(options: Decide) -> None:
     loaded = load_settings(options)
     name = identity(options, loaded)
     require_person(options, loaded)
-    decided = Bus.open(loaded, identity=name).decide(
-        options.id, options.decision, reason=options.reason, sha256=options.sha256
-    )
+    bus = Bus.open(loaded, identity=name)
+    passphrase.unlock(bus)
+    decided = bus.decide(options.id, options.decision, reason=options.reason, sha256=options.sha256)
     decision = decided.decision
     if options.json:
         fields = decision.payload()
@@ -142,6 +148,7 @@ def _record(request: Request) -> dict[str, object]:
         "details": request.details,
         "asked_at": message.sent_at,
         "expires_at": message.expires_at,
+        "needs": request.needs,
         "sha256": request.sha256,
     }
 

@@ -1,4 +1,4 @@
-"""`keys list|rotate|revoke`: which keys there are; their secrets are never shown."""
+"""`keys list|rotate|revoke|pin`: which keys there are; their secrets are never shown."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import Annotated
 
 from typer import Argument
 
-from agent_bus.cli import render
+from agent_bus import keeping
+from agent_bus.cli import passphrase, render
 from agent_bus.cli.app import TextCommand, group
-from agent_bus.cli.options import Shared, check_as, load_settings, verb
+from agent_bus.cli.options import Shared, check_as, load_settings, open_anonymous, verb
 from agent_bus.clock import SystemClock
 from agent_bus.errors import AgentBusError, UsageError
 from agent_bus.keyring import Key, is_kid
 from agent_bus.keys import Keys
 from agent_bus.names import AgentName, agent_name
 
-keys = group(help="List, rotate and revoke keys.")
+keys = group(help="List, rotate and revoke keys, and pin sealed ones.")
 
-HEAD = ("agent", "key id", "state", "made at", "ended at")
+HEAD = ("agent", "key id", "kind", "state", "made at", "ended at")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +62,21 @@ def list_keys(options: Listed) -> int:
 
 @verb
 def rotate(options: Named) -> None:
-    """Give an agent a new key. What the old one signed stays valid."""
+    """Give an agent a new key. What the old one signed stays valid.
+
+    That of a sealed name is endorsed by the one before it, whose passphrase you type.
+    """
     agent = agent_name(options.name)
-    _show([(agent, _keys(options).rotate(agent))], json=options.json)
+    loaded = load_settings(options)
+    keys = _keys(options)
+    if keys.load(agent).is_sealed:
+        old = passphrase.ask(f"Passphrase of {agent}: ")
+        keys.unlock(agent, old)
+        made = keys.rotate_sealed(agent, old, passphrase.ask_new(agent, keep=old))
+        passphrase.pin_everywhere(loaded, agent, passphrase.opened(keys, agent))
+    else:
+        made = keys.rotate(agent)
+    _show([(agent, made)], json=options.json)
 
 
 @verb
@@ -78,6 +91,40 @@ def revoke(options: Revoked) -> None:
         render.say(f"{agent} has no active key now: agent-bus keys rotate {agent} makes one")
 
 
+@verb
+def pin(options: Named) -> None:
+    """Say on this bus which older messages and decisions of a sealed name still count.
+
+    keygen and rotate do it by themselves on the buses that they find. Here all that the name's
+    older keys have signed is looked for anew, and counts if you say so.
+    """
+    agent = agent_name(options.name)
+    bus, keys = open_anonymous(options), _keys(options)
+    if not keys.load(agent).is_sealed:
+        raise UsageError(f"{agent} is not sealed: agent-bus keygen {agent} --sealed")
+    keys.unlock(agent, passphrase.ask(f"Passphrase of {agent}: "))
+    found = set(keeping.older_files(bus.store, agent, bus.keys.index()))
+    new = len(found - bus.store.pins.kept(agent, bus.keys.index()))
+    again = bool(new) and _agrees(agent, new)
+    kept = keeping.pin(bus.store, agent, passphrase.opened(keys, agent), again=again)
+    if options.json:
+        render.put_json({"agent": agent, "bus": bus.file.bus, "kept": kept})
+    else:
+        render.table(("agent", "older files that count"), [(agent, str(kept))])
+
+
+def _agrees(agent: AgentName, number: int) -> bool:
+    render.say(
+        f"{number} files here were signed with older keys of {agent}, which every program of "
+        "this user can read, and do not count now"
+    )
+    try:
+        return input("Do they count? (y/N) ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
+
+
+keys.command("pin", cls=TextCommand)(pin)
 keys.command("list", cls=TextCommand)(list_keys)
 keys.command("rotate", cls=TextCommand)(rotate)
 keys.command("revoke", cls=TextCommand)(revoke)
@@ -89,9 +136,15 @@ def _keys(options: Shared) -> Keys:
     return Keys(loaded.keys, SystemClock())
 
 
+def _kind(key: Key) -> str:
+    return f"sealed {key.alg}" if key.is_sealed else key.alg
+
+
 def _show(entries: list[tuple[AgentName, Key]], *, json: bool) -> None:
     if not json:
-        rows = ((a, k.kid, k.state, k.created_at, k.retired_at or "-") for a, k in entries)
+        rows = (
+            (a, k.kid, _kind(k), k.state, k.created_at, k.retired_at or "-") for a, k in entries
+        )
         render.table(HEAD, rows)
         return
     for agent, key in entries:
@@ -100,6 +153,8 @@ def _show(entries: list[tuple[AgentName, Key]], *, json: bool) -> None:
                 "agent": agent,
                 "kid": key.kid,
                 "alg": key.alg,
+                "sealed": key.is_sealed,
+                "fingerprint": key.fingerprint or None,
                 "state": key.state,
                 "created_at": key.created_at,
                 "retired_at": key.retired_at,

@@ -122,9 +122,12 @@ def read(options: Read) -> int:
     One's own sent messages, and for admins any message, can be read as well and stay as
     they are. What does not verify is reported (exit code 65) and not shown.
     """
-    stored = open_as(options).read(options.id, archive=options.archive)
+    bus = open_as(options)
+    stored = bus.read(options.id, archive=options.archive)
     if stored.judged.message is None:
         return _show_unverified(stored, options)
+    if doubt := bus.approvals.doubt(stored.judged.message):
+        render.say(f"warning: {doubt}")
     if options.json:
         render.put_json(_payload(stored, stored.judged.message))
     else:

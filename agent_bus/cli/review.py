@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from agent_bus.approvals import WITHDRAW, Request, earlier
 from agent_bus.bus import Bus
-from agent_bus.cli import render
+from agent_bus.cli import passphrase, render
 from agent_bus.cli.approvals import pending_approval
 from agent_bus.cli.options import Shared, open_as, verb
 from agent_bus.errors import AgentBusError
@@ -90,6 +90,8 @@ class _Desk:
         self._say(f"{message.sender} asks {message.to} at {message.sent_at}{until}")
         self._say(f"id {message.id}, sha256 {request.sha256}", style="dim")
         self._frame(message.body, "question")
+        if request.needs is not None:
+            self._say(f"Only {request.needs} may decide this, with a sealed key.")
         if request.details is not None:
             self._frame(_readable(request.details), "details")
         for _, decision in earlier(request, self.bus.approvals.decided(_DECIDED)):
@@ -115,6 +117,7 @@ class _Desk:
         if self._line(f"{option} for good? (y/N) ").lower() not in ("y", "yes"):
             self._say("Nothing was decided.")
             return
+        passphrase.unlock(self.bus)
         decided = self.bus.decide(request.message.id, option, reason=reason, sha256=request.sha256)
         decision = decided.decision
         before = " before; that stands" if decided.repeated else ""

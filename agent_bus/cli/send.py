@@ -11,7 +11,7 @@ from typing import Annotated, BinaryIO
 from typer import Argument, Option
 
 from agent_bus import clock
-from agent_bus.cli import lines, render
+from agent_bus.cli import lines, passphrase, render
 from agent_bus.cli.options import Shared, as_path, open_as, split_names, verb
 from agent_bus.errors import InvalidMessage, StorageError, UsageError
 from agent_bus.payload import BODY_LIMIT
@@ -67,6 +67,7 @@ def send(options: Send) -> int:
             "or - for standard input, and several recipients as --to a,b"
         )
     bus = open_as(options)
+    passphrase.unlock(bus)
     outcomes = bus.send(
         split_names(options.to),
         _draft(options),

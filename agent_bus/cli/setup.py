@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -9,7 +10,7 @@ from typer import Argument, Option
 
 from agent_bus import create
 from agent_bus.bus import Bus
-from agent_bus.cli import render
+from agent_bus.cli import passphrase, render
 from agent_bus.cli.options import (
     Shared,
     as_path,
@@ -21,11 +22,18 @@ from agent_bus.cli.options import (
 from agent_bus.cli.send import read_bytes
 from agent_bus.clock import SystemClock
 from agent_bus.create import Created
-from agent_bus.errors import ConfigurationError, IdentityMissing, StorageError, UsageError
+from agent_bus.errors import (
+    ConfigurationError,
+    Conflict,
+    IdentityMissing,
+    StorageError,
+    UsageError,
+)
 from agent_bus.keyring import Key, Keyring, import_secret, parse_keyring
 from agent_bus.keys import Keys
 from agent_bus.names import RESERVED, AgentName, agent_name
 from agent_bus.reading import reason
+from agent_bus.settings import Settings
 
 _Text = str | None
 
@@ -58,6 +66,9 @@ class Keygen(Shared):
         _Text,
         Option("--import", metavar="FILE", help="An existing secret or keyring (- for stdin)."),
     ] = None
+    sealed: Annotated[
+        bool, Option("--sealed", help="A key under a passphrase, which you type at a terminal.")
+    ] = False
 
 
 @verb
@@ -85,21 +96,42 @@ def keygen(options: Keygen) -> None:
 
     A file holds 64 hex digits, 43 characters of base64url, or a whole keyring. Secrets are
     never shown and never taken from the command line.
+
+    With --sealed nobody decides or sends as NAME without the passphrase. A key that NAME had
+    before signs no more.
     """
     name = ordinary_name(options.name)
+    if options.sealed and options.import_file is not None:
+        raise UsageError("--sealed makes a new key, and --import takes one over: give one of them")
     loaded = load_settings(options)
     check_as(options, loaded)
     keys = Keys(loaded.keys, SystemClock())
-    if options.import_file is None:
+    if options.sealed:
+        key = _seal(loaded, keys, name)
+    elif options.import_file is None:
         key = keys.generate(name)
     else:
         key = _import(keys, name, options.import_file)
     if options.json:
         fields = {"agent": name, "kid": key.kid, "state": key.state, "created_at": key.created_at}
-        render.put_json(fields | {"keys": str(keys.folder)})
+        more = {"alg": key.alg, "fingerprint": key.fingerprint} if key.is_sealed else {}
+        render.put_json(fields | more | {"keys": str(keys.folder)})
+        return
+    render.table(("agent", "key id", "state"), [(name, key.kid, key.state)])
+    if key.is_sealed:
+        render.say(f"its fingerprint is {key.fingerprint}: write it down")
     else:
-        render.table(("agent", "key id", "state"), [(name, key.kid, key.state)])
         render.say(f"the keyring is {keys.folder / name}.json; whoever can read it is {name}")
+
+
+def _seal(loaded: Settings, keys: Keys, name: AgentName) -> Key:
+    with contextlib.suppress(IdentityMissing):
+        if keys.load(name).is_sealed:
+            raise Conflict(f"{name} is sealed: agent-bus keys rotate {name} makes a new key")
+    key = keys.seal(name, passphrase.ask_new(name))
+    if not passphrase.pin_everywhere(loaded, name, passphrase.opened(keys, name)):
+        render.say(f"no bus was found to pin it on: agent-bus keys pin {name}, where one is")
+    return key
 
 
 def ordinary_name(text: str) -> AgentName:

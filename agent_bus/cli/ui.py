@@ -12,6 +12,7 @@ from typing import Annotated
 
 from typer import Option
 
+from agent_bus import sealing
 from agent_bus.bus import Bus
 from agent_bus.cli import render
 from agent_bus.cli.options import Shared, identity, load_settings, require_person, verb
@@ -46,6 +47,9 @@ def ui(options: Ui) -> None:
     name = identity(options, loaded)
     require_person(options, loaded)
     bus = Bus.open(loaded, identity=name)
+    if bus.is_locked:
+        # Before a passphrase can come, and not only when one has.
+        sealing.harden()
 
     @contextlib.contextmanager
     def ready(door: Door) -> Iterator[None]:

@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from agent_bus.bus import Bus
-from agent_bus.doctor import agents, approvals, boxes, keys, layout, sent
+from agent_bus.doctor import agents, approvals, boxes, keys, layout, pins, sent
 from agent_bus.doctor.examination import Examination
 from agent_bus.doctor.finding import Finding, Severity, is_content
 from agent_bus.doctor.ping import Ping, ping
 from agent_bus.errors import StorageError
 from agent_bus.files import Folder
+from agent_bus.pins import PINS
 from agent_bus.reading import reason
 
 __all__ = ["Finding", "Ping", "Severity", "examine", "is_content", "ping"]
@@ -51,6 +52,8 @@ def examine(
             layout.examine(ex)
         with ex.guard(bus.keys.folder):
             keys.examine(ex)
+        with ex.guard(root.path / PINS):
+            pins.examine(ex)
         for name, look in looks.items():
             layout.within(ex, name, look)
     return ex.findings

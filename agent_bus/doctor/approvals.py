@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from agent_bus.delivery import APPROVAL_REQUEST
 from agent_bus.doctor.examination import LEFTOVER_AGE, ROOT_BAD, Aside, Examination
-from agent_bus.envelope import open_decision
+from agent_bus.envelope import kid_of, open_decision
 from agent_bus.errors import NoSuchMessage, VerificationError
 from agent_bus.files import Folder
 from agent_bus.locks import locked
@@ -127,7 +127,7 @@ def _objection(ex: Examination, queue: Folder, ident: MessageId) -> _Objection |
     except ValueError as error:
         code = "unknown-key" if str(error).startswith("unknown-key") else "invalid-decision"
         return _Objection(code, f"is no valid decision: {error}", data)
-    why = ex.bus.approvals.objection(request, owner, decision)
+    why = ex.bus.approvals.objection(request, owner, decision, kid_of(data))
     return _Objection("invalid-decision", f"does not count: {why}", data) if why else None
 
 

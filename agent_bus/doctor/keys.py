@@ -35,7 +35,7 @@ def examine(ex: Examination) -> None:
         history = _history(ex, folder)
         rings = _rings(ex)
         _duplicates(ex, rings)
-        index = ex.bus.keys.index()
+        index = ex.bus.store.judge().keys
         if history is None:
             index = replace(index, problems=(*index.problems, f"{ROTATIONS} cannot be read"))
         # What goes wrong above leaves the signatures unlooked at, not refused.

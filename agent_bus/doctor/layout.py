@@ -11,6 +11,7 @@ from agent_bus.arrivals import Arrivals
 from agent_bus.doctor.examination import LEFTOVER_AGE, ROOT_BAD, Examination
 from agent_bus.files import Folder
 from agent_bus.filesystem import durability, eventless, kind
+from agent_bus.pins import PINS
 
 FOLDERS = ("messages", "sent", "approvals", "agents")
 _ADAPTERS = ("openhands", "coordination", "terminal", "cache")
@@ -34,7 +35,7 @@ def examine(ex: Examination) -> None:
                 if (folder := ex.folder(root, name, ROOT_BAD)) is not None:
                     with folder:
                         _state(ex, folder, _DEPTH)
-            elif name not in FOLDERS:
+            elif name not in (*FOLDERS, PINS):
                 _unknown(ex, name, status.st_mtime)
     with ex.guard(root.path):
         _mark(ex)

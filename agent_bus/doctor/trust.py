@@ -31,7 +31,10 @@ class Trust:
     def lost_key(self, raw: bytes) -> str | None:
         """What to do about the key of a file that no key verifies; None if it is forged."""
         kid = raw[_KID].decode("ascii", "replace")
-        if kid in self.index.owners:
+        owner, key = self.index.owners.get(kid, (None, None))
+        if key is not None and key.is_known:
+            return f"agent-bus keys pin {owner} makes it count, if it is older than the seal"
+        if key is not None:
             return "its key is of a kind that this version does not know, use a newer one"
         if kid in self.recorded:
             return f"restore the keyring of {self.recorded[kid]} from a backup"

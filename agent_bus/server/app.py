@@ -2,8 +2,8 @@
 
 In this order: who am I, which bus, the cursor; only then is anything read from the client,
 so that nothing that arrives from now on is missed, and whatever is wrong with the
-configuration ends the process before it has answered. The opening request is answered
-without the SDK, which is loaded meanwhile.
+configuration ends the process: the client is told what it is, and nothing else. The opening
+request is answered without the SDK, which is loaded meanwhile.
 
 Nothing at the head of this module may import `mcp`, pydantic or anyio.
 """
@@ -68,6 +68,9 @@ was read.{admin}
 _ADMIN = """ As an admin you see requests in bus_pending_approval and decide them with \
 bus_decide."""
 
+_SEALED = """ Your name is sealed: you read and wait, and only a person who types its passphrase \
+elsewhere sends and decides."""
+
 
 def main() -> NoReturn:
     """Serve one client on stdin and stdout, and end the process with the exit code."""
@@ -75,11 +78,9 @@ def main() -> NoReturn:
     try:
         bus, watch, attachment = start(settings.load())
     except AgentBusError as error:
-        warn(str(error))
-        sys.exit(error.exit_code)
+        _refuse(str(error), error.exit_code)
     except OSError as error:
-        warn(reason(error))
-        sys.exit(74)
+        _refuse(reason(error), 74)
     stdio.run(
         lambda: build(bus, watch, attachment),
         opening=opening(bus),
@@ -104,9 +105,7 @@ def start(chosen: Settings) -> tuple[Bus, Watch, Attachment]:
 
 
 def _attach(bus: Bus, watch: Watch) -> Attachment:
-    return bus.presence.attach(
-        bus.identity, "mcp", mode=watch.mode, session=bus.settings.session
-    )
+    return bus.presence.attach(bus.identity, "mcp", mode=watch.mode, session=bus.settings.session)
 
 
 def build(
@@ -181,8 +180,16 @@ def instructions(bus: Bus) -> str:
     return _INSTRUCTIONS.format(
         me=bus.identity,
         role=", an admin" if bus.is_admin else "",
-        admin=_ADMIN if bus.is_admin else "",
+        admin=_SEALED if bus.is_locked else _ADMIN if bus.is_admin else "",
     )
+
+
+def _refuse(text: str, code: int) -> NoReturn:
+    from agent_bus.server import refusal
+
+    warn(text)
+    refusal.tell(text)
+    sys.exit(code)
 
 
 def warn(text: str) -> None:

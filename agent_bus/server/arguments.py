@@ -184,6 +184,7 @@ class RequestArguments(Arguments):
     details: Details = None
     expires_in: Duration = None
     idempotency_key: OptionalText = None
+    needs: OptionalText = None
 
 
 class DecideArguments(Arguments):

@@ -130,6 +130,7 @@ class Request(Result):
     details: Annotated[Any, ANY_JSON] = None
     asked_at: str
     expires_at: str | None = None
+    needs: str | None = None
     sha256: str
     cut: bool | None = None
 

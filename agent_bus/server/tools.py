@@ -117,14 +117,14 @@ TOOLS = (
     ),
     Tool(
         "bus_request_approval",
-        "Ask a human or admin to decide. The answer comes as a message: bus_wait.",
+        "Ask an admin (`needs`: a sealed one) to decide. The answer is a message: bus_wait.",
         given.RequestArguments,
         models.RequestResult,
         verbs.request_approval,
     ),
     Tool(
         "bus_pending_approval",
-        "Admins: what waits for a decision, from all agents.",
+        "Admins: what waits for a decision.",
         given.NoArguments,
         models.PendingResult,
         verbs.pending_approval,

@@ -117,7 +117,7 @@ def read(service: Service, asked: given.ReadArguments) -> models.ReadResult:
         outcome=judged.outcome,
         state=stored.place.state,
         message=judged.message.payload(),
-        warning=None if judged.ok else expired,
+        warning=service.bus.approvals.doubt(judged.message) or (None if judged.ok else expired),
     )
 
 
@@ -136,6 +136,7 @@ def request_approval(service: Service, asked: given.RequestArguments) -> models.
         details=asked.details,
         expires_in=_expiry(asked.expires_in),
         key=asked.idempotency_key,
+        needs=asked.needs,
     )
     return models.RequestResult(
         id=receipt.id, to=receipt.to, duplicate=receipt.duplicate, attached=receipt.attached
@@ -299,6 +300,7 @@ def _request(request: Asked, *, whole: bool) -> models.Request:
         details=request.details if whole else None,
         asked_at=message.sent_at,
         expires_at=message.expires_at,
+        needs=None if request.needs is None else shortened(request.needs, 64),
         sha256=request.sha256,
         cut=(long if whole else left_out) or None,
     )

@@ -147,9 +147,12 @@ class Site:
         """Decide, and show the queue again; or the request, with what was wrong."""
         asked = self._request(request.path_params["ident"])
         try:
+            chosen = _chosen(asked, given)
+            if self.bus.is_locked:
+                self.bus.unlock(given.get("passphrase", ""))
             self.bus.decide(
                 asked.message.id,
-                _chosen(asked, given),
+                chosen,
                 reason=given.get("reason", "").replace("\r\n", "\n").strip() or None,
                 sha256=given.get("sha256", ""),
             )
@@ -269,6 +272,7 @@ class Site:
             serial=serial,
             now=self.bus.clock.now(),
             form_token=self.door.form_token,
+            is_locked=self.bus.is_locked,
         )
 
 

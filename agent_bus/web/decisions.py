@@ -161,6 +161,8 @@ def _before(frame: Frame, request: Request, decided: Sequence[Pair]) -> Iterable
 
 def _form(frame: Frame, request: Request) -> Html:
     message, own = request.message, request.message.sender == frame.me
+    if request.needs not in (None, frame.me) and not own:
+        return element("p", "Only ", foreign(request.needs or ""), " may decide this.")
     offered = [(WITHDRAW, WITHDRAW)] if own else list(_numbered(request.options))
     path, reason = _path(message), f"reason-{message.id}"
     buttons = (
@@ -177,11 +179,29 @@ def _form(frame: Frame, request: Request) -> Html:
         element("p", "You have asked this yourself: all you can do is withdraw it.")
         if own
         else None,
+        _passphrase(frame, message) if frame.is_locked else None,
         element("div", *buttons, class_="options", role="group", aria_label="Decide"),
         element("p", "It offers no option: nobody can decide it.") if not offered else None,
         method="post",
         action=path,
         autocomplete="off",
+    )
+
+
+def _passphrase(frame: Frame, message: Message) -> Html:
+    name = f"passphrase-{message.id}"
+    return join(
+        [
+            element("label", f"Passphrase of {frame.me}", for_=name),
+            element(
+                "input",
+                type="password",
+                id=name,
+                name="passphrase",
+                autocomplete="off",
+                required=True,
+            ),
+        ]
     )
 
 

@@ -31,6 +31,8 @@ class Frame:
     """The last change that the page may have seen; see `live`."""
     now: int
     form_token: Callable[[str], str]
+    is_locked: bool = False
+    """Whether a passphrase must come with a decision."""
 
 
 def page(frame: Frame, title: str, *content: Child, live: str = "", path: str = "") -> Html:

@@ -139,7 +139,9 @@ def test_what_is_no_key_is_refused_and_makes_nothing(cli: Cli, content: bytes, c
 
 def test_keys_list_rotate_revoke(cli: Cli) -> None:
     (first,) = cli("keys", "list", "bob", "--json").records
-    assert first.keys() == {"agent", "kid", "alg", "state", "created_at", "retired_at"}
+    assert first.keys() == {
+        *("agent", "kid", "alg", "sealed", "fingerprint", "state", "created_at", "retired_at")
+    }
     before = cli.send("bob", "alice")
     rotated = cli("keys", "rotate", "bob", "--json").record
     assert rotated["state"] == "active"

@@ -14,7 +14,7 @@ from program import Cli, Program
 
 HEAVY = (
     "mcp", "pydantic", "httpx2", "httpcore2", "starlette", "rich", "watchdog", "filelock",
-    "anyio",
+    "anyio", "cryptography",
 )  # fmt: skip
 
 PROBE = """

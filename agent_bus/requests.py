@@ -1,0 +1,112 @@
+"""Requests for an approval, as values: what is asked, what may be answered, and by whom."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent_bus.envelope import Judged
+from agent_bus.errors import InvalidDecision, InvalidMessage, NotPermitted
+from agent_bus.keys import KeyIndex
+from agent_bus.names import AgentName
+from agent_bus.payload import SUBJECT_LIMIT, Decision, Message, is_one_line
+from agent_bus.pins import chain
+
+DEFAULT_OPTIONS = ("approve", "deny")
+WITHDRAW = "withdraw"
+"""The one decision that a requester may make on its own request."""
+
+_OPTION_LIMIT = 64
+_OPTIONS_LIMIT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request that stands in the queue."""
+
+    message: Message
+    sha256: str
+    """The hash of the signed payload, which a decision binds."""
+    options: tuple[str, ...]
+    details: Any = None
+    needs: str | None = None
+    """Who alone may decide it, with a sealed key; None: any admin."""
+    needs_key: str | None = None
+    """The fingerprint of that key, or of one before it."""
+
+    def is_key_needed(self, owner: AgentName, kid: str | None, keys: KeyIndex) -> bool:
+        """Whether a decision that this key of its owner signs fulfils what is demanded."""
+        if self.needs is None:
+            return True
+        ring = keys.rings.get(owner)
+        if owner != self.needs or ring is None:
+            return False
+        return kid in chain(ring, [self.needs_key or ""])
+
+
+def earlier(
+    request: Request, decided: Iterable[tuple[Request, Decision]]
+) -> list[tuple[Request, Decision]]:
+    """What became of the same question of the same agent: who was refused may ask again."""
+    asked = request.message
+    words = asked.body.casefold().split()
+    return [
+        (other, decision)
+        for other, decision in decided
+        if other.message.id != asked.id
+        and other.message.sender == asked.sender
+        and other.message.body.casefold().split() == words
+    ]
+
+
+def request_content(
+    question: str, options: Sequence[str], details: Any
+) -> tuple[str, dict[str, Any]]:
+    """Subject and data of a request. Raises InvalidMessage."""
+    chosen = list(options)
+    if not 0 < len(chosen) <= _OPTIONS_LIMIT or len(set(chosen)) != len(chosen):
+        raise InvalidMessage(f"an approval offers 1 to {_OPTIONS_LIMIT} different options")
+    for option in chosen:
+        if not option.strip() or option == WITHDRAW or not is_one_line(option, _OPTION_LIMIT):
+            raise InvalidMessage(
+                f"no option: {option[:80]!a}; an option is one line of 1 to {_OPTION_LIMIT} "
+                f"characters, and {WITHDRAW!r} is the requester's own"
+            )
+    if not question.strip():
+        raise InvalidMessage("an approval needs a question")
+    first = question.strip().splitlines()[0]
+    subject = "".join(" " if not is_one_line(char) else char for char in first)[:SUBJECT_LIMIT]
+    return subject, {"options": chosen} | ({} if details is None else {"details": details})
+
+
+def request_of(message: Message, judged: Judged) -> Request:
+    """A request from its message."""
+    data = message.data or {}
+    options = data.get("options")
+    offered = options if isinstance(options, list) else []
+    return Request(
+        message=message,
+        sha256=judged.sha256,
+        options=tuple(option for option in offered if isinstance(option, str)),
+        details=data.get("details"),
+        # Whatever stands there is a demand, also one that nobody can meet.
+        needs=str(data["needs"]) if "needs" in data else None,
+        needs_key=str(data.get("needs_key")),
+    )
+
+
+def check_right(request: Request, decision: str, by: AgentName, may_decide: bool) -> None:
+    """Whether somebody may decide a request so. Raises NotPermitted and InvalidDecision."""
+    ident, asker = request.message.id, request.message.sender
+    if by == asker:
+        if decision != WITHDRAW:
+            raise NotPermitted(f"{by} asked for {ident} itself, and may only {WITHDRAW} it")
+    elif not may_decide:
+        raise NotPermitted(f"{by} is no admin of this bus and cannot decide {ident}")
+    elif request.needs is not None and request.needs != by:
+        raise NotPermitted(f"{ident} needs a decision of {request.needs[:64]!a}, not of {by}")
+    elif decision not in request.options:
+        offered = ", ".join(json.dumps(option) for option in request.options)
+        raise InvalidDecision(f"{decision[:80]!a} is no option of {ident}: choose {offered}")
