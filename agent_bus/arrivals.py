@@ -32,6 +32,8 @@ EVENT_INTERVAL = 30.0
 """Seconds between two looks while events come: they are a hint and may fail to come."""
 POLL_INTERVAL = 1.0
 """Seconds between two looks without events."""
+_STAT_INTERVAL = 5.0
+"""Seconds between two questions whether the folder that is watched still stands there."""
 _DEATHS = 3
 _LIMITS = {
     errno.EMFILE: "fs.inotify.max_user_instances is used up, or this process has too many files",
@@ -101,7 +103,16 @@ class Arrivals:
         """
         with self._changed:
             seen = self._count if after is None else after
-            return self._changed.wait_for(lambda: self._closed or self._count != seen, timeout)
+            while True:
+                pause = min(timeout, _STAT_INTERVAL)
+                if self._changed.wait_for(lambda: self._closed or self._count != seen, pause):
+                    return True
+                timeout -= pause
+                if timeout <= 0:
+                    return False
+                # The kernel tells nothing of a folder whose parent was moved or replaced.
+                if self._source is not None and _identity(self._folder) != self._watched:
+                    return True
 
     def wake(self) -> None:
         """End every sleep: their callers look again."""

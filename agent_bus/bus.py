@@ -18,6 +18,7 @@ from agent_bus import (
     approvals,
     create,
     history,
+    mailbox,
     pulse,
     resolve,
     retention,
@@ -42,7 +43,7 @@ from agent_bus.keys import Keys
 from agent_bus.names import AgentName, MessageId, agent_name, message_id
 from agent_bus.presence import Presence
 from agent_bus.pulse import Pulse
-from agent_bus.reading import Place, State, Stored, storage_errors
+from agent_bus.reading import Place, Stored, storage_errors
 from agent_bus.resolve import Address, BusFile
 from agent_bus.sending import Draft, Receipt, Refusal, Sender
 from agent_bus.settings import Settings
@@ -92,6 +93,9 @@ class Bus:
         except NoBus:
             if not chosen.allow_create:
                 raise
+            if identity is not None:  # a refused start makes nothing
+                name = settings.identity_of(identity, "the identity")
+                Keys(chosen.keys, ticking).load(name)
             create.create(chosen, ticking)
             root, file, address = resolve.open_bus(chosen)
         root.close()
@@ -194,28 +198,18 @@ class Bus:
         as they are. Part of an id will do. What does not verify comes back with its outcome
         and is not moved. Raises NoSuchMessage and UsageError.
         """
-        me = self.identity
-        try:
-            found = history.resolve(ident, lambda: self._ids([me]))
-            stored = self.store.load(me, found)
-        except NoSuchMessage:
-            return self._read_elsewhere(ident)
-        if stored.judged.message is None:
-            return stored
         with self._moving:
-            if archive:
-                return Stored(self.store.archive(stored.place), stored.judged)
-            return Stored(self.store.mark_read(stored.place), stored.judged)
+            stored = mailbox.read(self.store, self.identity, ident, archive=archive)
+        return stored or self._read_elsewhere(ident, archive=archive)
 
     @storage_errors()
     def archive(self, ident: str) -> Place:
-        """Acknowledge a message of one's own box, by its whole id. Raises NoSuchMessage."""
-        whole = message_id(ident)
-        place = self.store.find(self.identity, whole)
-        if place is None:
-            raise NoSuchMessage(f"no message {whole} in the box of {self.identity}")
+        """Acknowledge a message of one's own box, by its whole id.
+
+        Raises NoSuchMessage, and VerificationError for what does not verify: it stays.
+        """
         with self._moving:
-            return self.store.archive(place)
+            return mailbox.archive(self.store, self.identity, message_id(ident))
 
     @storage_errors()
     def watch(self, *, warn: Callable[[str], None]) -> Watch:
@@ -312,21 +306,15 @@ class Bus:
 
     @storage_errors()
     def message_status(self, ident: str) -> list[MessageStatus]:
-        """What became of a message of one's own, for each box that has it.
+        """What became of a message, for each box that has or had it; never its text.
 
-        Part of an id will do. Raises NoSuchMessage. Without an identity, and for admins,
-        any message will do.
+        Part of an id will do. Raises NoSuchMessage.
         """
         whole = self._resolve_anywhere(ident)
-        found = [self.store.load(place.box, whole) for place in self.store.find_all(whole)]
-        seen = [
-            standing.message_status(self.store, self.presence, stored)
-            for stored in found
-            if self.may_see(stored)
-        ]
-        if not seen:
-            raise NoSuchMessage(f"no message {whole} that you sent or received")
-        return seen
+        found = standing.message_status(self.store, self.presence, whole)
+        if not found:
+            raise NoSuchMessage(f"no message {whole} on this bus")
+        return found
 
     @storage_errors()
     def unread_by_others(self) -> unread.Neglect:
@@ -374,20 +362,20 @@ class Bus:
         if self.is_admin and not self.is_locked:
             self.approvals.complete(self.identity, self.keys.signer(self.identity))
 
-    def _read_elsewhere(self, ident: str) -> Stored:
+    def _read_elsewhere(self, ident: str, *, archive: bool) -> Stored:
         whole = self._resolve_anywhere(ident)
         for place in self.store.find_all(whole):
             stored = self.store.load(place.box, whole)
             if self.may_see(stored):
+                if archive:
+                    raise NotPermitted(
+                        f"{whole} is in the box of {place.box}, who alone archives it"
+                    )
                 return stored
         raise NoSuchMessage(f"no message {ident} that {self.identity} received or sent")
 
     def _resolve_anywhere(self, ident: str) -> MessageId:
-        return history.resolve(ident, lambda: self._ids(self.store.boxes()))
-
-    def _ids(self, boxes: Sequence[AgentName]) -> list[MessageId]:
-        every: tuple[State, ...] = ("new", "read", "archived")
-        return [ident for box in boxes for ident in self.store.states(box, every)]
+        return history.resolve(ident, lambda: history.ids(self.store, self.store.boxes()))
 
     def may_see(self, stored: Stored) -> bool:
         """Whether this identity may see the text of a message: its own, sent or received.

@@ -23,11 +23,7 @@ from typing import BinaryIO, Self
 from agent_bus.access import UnfitFile, check_access, check_regular, read_all
 from agent_bus.descriptors import Naming, dress, flush, is_torn, write_all
 from agent_bus.errors import UnsafePermissions
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from agent_bus.locks import hold, is_held
 
 _AT = os.open in os.supports_dir_fd
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
@@ -291,8 +287,7 @@ class Folder:
         with self._naming(name):
             try:
                 os.chmod(self._at(name), mode, dir_fd=self.fd, follow_symlinks=False)
-            except (NotImplementedError, ValueError) as error:
-                # How Python says that the system cannot, or that a link stands there.
+            except (NotImplementedError, ValueError) as error:  # it cannot, or a link is there
                 raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP)) from error
 
     def replace(self, name: str, data: bytes, *, mode: int = 0o600, modified: int = 0) -> None:
@@ -336,8 +331,7 @@ class Folder:
     def hold(self, name: str, data: bytes) -> int:
         """Create a file and lock it; the lock lasts until the descriptor is closed.
 
-        It appears whole and locked, so that nobody ever takes it for torn or for dead. The
-        descriptor is close-on-exec, so no child keeps the lock alive. Returns it.
+        It appears whole and locked. No child inherits the descriptor, which is returned.
         """
         temporary = f".{name}.{secrets.token_hex(4)}"
         self.create(temporary, data)
@@ -345,8 +339,7 @@ class Folder:
             with self._naming(temporary):
                 fd = os.open(self._at(temporary), _READ, dir_fd=self.fd)
             try:
-                if fcntl is not None:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                hold(fd)
                 self.link(temporary, self, name)
             except BaseException:
                 os.close(fd)
@@ -358,20 +351,15 @@ class Folder:
 
     def is_held(self, name: str) -> bool:
         """Whether a living process holds the file that `hold` made."""
-        if fcntl is None:
-            return False
         try:
             with self._naming(name):
                 fd = os.open(self._at(name), _READ, dir_fd=self.fd)
         except OSError:
             return False
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+            return is_held(fd)
         finally:
             os.close(fd)
-        return False
 
     def sync(self) -> None:
         """Make the names in this folder durable. Raises OSError; never call it again then."""

@@ -130,6 +130,12 @@ def everything(
         yield from store.load_all(_places(box, states, ids))
 
 
+def ids(store: Store, boxes: Iterable[AgentName]) -> list[MessageId]:
+    """Every id in these boxes."""
+    every: tuple[State, ...] = ("new", "read", "archived")
+    return [ident for box in boxes for ident in store.states(box, every)]
+
+
 def resolve(text: str, candidates: Callable[[], Iterable[MessageId]]) -> MessageId:
     """The one id that text is, begins or ends. Raises NoSuchMessage and UsageError.
 

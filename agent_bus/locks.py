@@ -1,4 +1,4 @@
-"""Kernel locks, for the few files that are read, changed and replaced: keyrings and the like.
+"""Kernel locks: on files that are changed and replaced (keyrings), and as a sign of life.
 
 Sending and reading need no lock.
 """
@@ -10,6 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agent_bus.errors import Busy
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 
 @contextlib.contextmanager
@@ -26,3 +31,20 @@ def locked(path: Path, timeout: float = 10.0) -> Iterator[None]:
             yield
     except Timeout:
         raise Busy(f"{path} is locked by another process: try again") from None
+
+
+def hold(fd: int) -> None:
+    """Lock an open file until its descriptor is closed, however the process ends."""
+    if fcntl is not None:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def is_held(fd: int) -> bool:
+    """Whether another descriptor of this file is held."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False

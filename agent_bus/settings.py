@@ -60,7 +60,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
     variable, bus = _bus(env)
     return Settings(
         data=data,
-        keys=_path(env, "AGENT_MSG_KEYS") or data / "keys",
+        keys=_absolute(env, "AGENT_MSG_KEYS") or data / "keys",
         identity=env.get("AGENT_MSG_AS"),
         project=_path(env, "AGENT_BUS_PROJECT_DIR"),
         bus=bus,
@@ -113,7 +113,7 @@ def identity_of(text: str | None, source: str) -> AgentName:
 
 def _bus(env: Mapping[str, str]) -> tuple[str, Path | None]:
     named = {name: env[name] for name in ("AGENT_MSG_BUS", "ASTRA_AGENT_BUS") if env.get(name)}
-    if len(set(named.values())) > 1:
+    if len({os.path.normpath(text) for text in named.values()}) > 1:
         raise ConfigurationError(
             "AGENT_MSG_BUS and ASTRA_AGENT_BUS name two different buses: unset one of them"
         )
@@ -134,6 +134,13 @@ def _path(env: Mapping[str, str], name: str) -> Path | None:
         return Path(text).expanduser()
     except RuntimeError:
         raise ConfigurationError(f"{name} is {text[:80]!a}, and that home is unknown") from None
+
+
+def _absolute(env: Mapping[str, str], name: str) -> Path | None:
+    path = _path(env, name)
+    if path is not None and not path.is_absolute():
+        raise ConfigurationError(f"{name} is the relative path {env[name]!a}: give an absolute one")
+    return path
 
 
 def _flag(env: Mapping[str, str], name: str) -> bool:

@@ -6,8 +6,10 @@ Nothing is delivered, withheld or decided because of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from agent_bus.clock import id_time, to_text
+from agent_bus.envelope import Outcome
 from agent_bus.names import AgentName, MessageId
 from agent_bus.presence import Presence, Process
 from agent_bus.reading import Place, Stored
@@ -29,6 +31,11 @@ class AgentStatus:
     bad: tuple[Stored, ...]
     """Unread files that do not verify, among the oldest hundred."""
 
+    @property
+    def bad_is_all(self) -> bool:
+        """Whether all unread files were judged."""
+        return self.unread <= _JUDGED
+
 
 @dataclass(frozen=True, slots=True)
 class MessageStatus:
@@ -36,6 +43,8 @@ class MessageStatus:
 
     id: MessageId
     to: AgentName
+    outcome: Outcome | Literal["pruned"]
+    """What it is judged to be now; `pruned`: it was removed, and its id kept."""
     delivered_at: str
     read_at: str | None
     archived_at: str | None
@@ -60,20 +69,36 @@ def agent_status(store: Store, presence: Presence, name: AgentName) -> AgentStat
     )
 
 
-def message_status(store: Store, presence: Presence, stored: Stored) -> MessageStatus:
-    """What became of a message in one box. Raises OSError."""
-    place, message = stored.place, stored.judged.message
+def message_status(store: Store, presence: Presence, ident: MessageId) -> list[MessageStatus]:
+    """What became of a message, in each box that has or had it. Raises OSError."""
+    found = []
+    for box in store.boxes():
+        stored = next(store.load_all([Place(box, ident, "new")]), None)
+        if stored is not None or store.was_pruned(box, ident):
+            found.append(_message_status(store, presence, box, ident, stored))
+    return found
+
+
+def _message_status(
+    store: Store,
+    presence: Presence,
+    box: AgentName,
+    ident: MessageId,
+    stored: Stored | None,
+) -> MessageStatus:
     read_at = archived_at = None
-    for event in store.journal(place.box, place.id):
+    for event in store.journal(box, ident):
         if event.event == "read":
             read_at = read_at or event.at
         else:
             archived_at = event.at
+    message = None if stored is None else stored.judged.message
     return MessageStatus(
-        id=place.id,
-        to=place.box,
-        delivered_at=message.sent_at if message else to_text(id_time(place.id)),
+        id=ident,
+        to=box,
+        outcome="pruned" if stored is None else stored.judged.outcome,
+        delivered_at=message.sent_at if message else to_text(id_time(ident)),
         read_at=read_at,
-        archived_at=archived_at if place.state == "archived" else None,
-        attached=presence.attached(place.box),
+        archived_at=None if stored and stored.place.state != "archived" else archived_at,
+        attached=presence.attached(box),
     )

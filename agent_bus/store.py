@@ -116,6 +116,14 @@ class Store:
         except FileNotFoundError:
             return
 
+    def was_pruned(self, box: AgentName, ident: MessageId) -> bool:
+        """Whether a message was removed from a box, its id kept."""
+        try:
+            with self.box(box) as folder:
+                return records.was_pruned(folder, ident) is not None
+        except FileNotFoundError:
+            return False
+
     # -- reading
 
     def reader(self, box: AgentName) -> Reader:

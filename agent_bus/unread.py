@@ -72,9 +72,7 @@ def unread_by_others(
     return Neglect(tuple(found), complete)
 
 
-def _mine(
-    store: Store, presence: Presence, me: AgentName, places: list[Place]
-) -> Iterator[Unread]:
+def _mine(store: Store, presence: Presence, me: AgentName, places: list[Place]) -> Iterator[Unread]:
     seen: dict[AgentName, tuple[bool, int | None]] = {}
     for stored in store.load_all(places):
         message = stored.judged.message

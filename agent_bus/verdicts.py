@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -64,6 +64,7 @@ class Verdicts:
         self._keys: KeyIndex | None = None
         self._named: set[MessageId] = set()
         self._unnamed: set[MessageId] = set()
+        self._untold: dict[MessageId, Stored] = {}
 
     @property
     def unsettled(self) -> bool:
@@ -80,6 +81,7 @@ class Verdicts:
         if self._kept or self._named:
             there = set(unread)
             self._named &= there
+            self._untold = {i: bad for i, bad in self._untold.items() if i in there}
             for ident in self._kept.keys() - there:
                 self._drop(ident)
 
@@ -101,18 +103,30 @@ class Verdicts:
                 of = partial(self._of, reader, new, judge)
             yield of
 
-    def name_bad(self, *, at_once: bool = False) -> list[Stored]:
-        """The bad files that were not named yet; those that may be incomplete only `at_once`."""
+    def name_bad(self, *, at_once: bool = False) -> None:
+        """Warn of the bad files that were not named yet, each once.
+
+        Those that may only be incomplete `at_once` or in time.
+        """
         found = [self._kept[ident] for ident in sorted(self._unnamed)]
         named = [verdict.stored for verdict in found if at_once or self._is_settled(verdict)]
         for stored in named:
             self._unnamed.discard(stored.place.id)
             self._named.add(stored.place.id)
+            self._untold[stored.place.id] = stored
             self._warn(
                 f"{stored.place.id} in the box of {self._box} is not shown: "
                 f"{stored.judged.outcome}, {stored.judged.detail}: agent-bus doctor"
             )
-        return named
+
+    def take_bad(self) -> list[Stored]:
+        """The named files that no wait was told of yet; they count as told now."""
+        told, self._untold = self._untold, {}
+        return [told[ident] for ident in sorted(told)]
+
+    def give_bad(self, bad: Iterable[Stored]) -> None:
+        """Count these as not told: whoever was told has gone."""
+        self._untold |= {one.place.id: one for one in bad if one.place.id in self._named}
 
     def _of(self, reader: Reader, new: Folder, judge: Judge, ident: MessageId) -> Stored | None:
         kept = self._kept.get(ident)
@@ -137,6 +151,8 @@ class Verdicts:
         verdict = _Verdict(stored, stamp, since, was_read)
         if verdict.is_bad and ident not in self._named:
             self._unnamed.add(ident)
+        if not verdict.is_bad:
+            self._untold.pop(ident, None)
         if verdict.is_bad or self._weight + verdict.weight <= _KEPT_BYTES:
             self._kept[ident] = verdict
             self._weight += verdict.weight

@@ -8,6 +8,7 @@ by their numbers.
 from __future__ import annotations
 
 import re
+import secrets
 import unicodedata
 from collections.abc import Iterator
 from itertools import groupby
@@ -16,6 +17,7 @@ _PLAIN = re.compile(r"[ -~]*")
 # Controls, formats (bidi, zero-width), surrogates, private use, and the line and paragraph
 # separators.
 _HIDDEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+_TICKS = re.compile("`+")
 
 
 def visible(text: str, keep: str = "") -> str:
@@ -43,6 +45,18 @@ def is_hidden(char: str) -> bool:
 def cut(text: str, limit: int) -> str:
     """At most `limit` characters of a text."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def fenced(text: str, name: str, note: str = "") -> str:
+    """Escaped text as what it is called, in a fence that it cannot close or imitate.
+
+    `note` are lines between the fence and its end, which are not the text's.
+    """
+    longest = max((len(ticks) for ticks in _TICKS.findall(text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    # Besides its length, a name that nobody could have known when the text was written.
+    mark = f"{name}-{secrets.token_hex(8)}"
+    return f"{fence}{mark}\n{text}\n{fence}{note}\nEnd of {mark}."
 
 
 def _number(char: str) -> str:

@@ -32,6 +32,8 @@ _JUMP = 2000
 _AHEAD = 256
 """How many messages beyond the limit are judged to say exactly how many are left."""
 
+_Judged = Callable[[MessageId], Stored | None]
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -40,14 +42,14 @@ class Found:
     messages: tuple[Stored, ...] = ()
     """Oldest first. Empty if the time ran out or the wait was cancelled."""
     remaining: int = 0
-    """How many more are ready; the next wait gives them at once."""
+    """How many more are ready, and go to no other wait: a next one like it gives them at once."""
     bad: tuple[Stored, ...] = ()
-    """Files that turned out not to verify, each once per process; without their bytes."""
+    """Files that turned out not to verify, each told once; without their bytes."""
     timed_out: bool = False
     """Whether it ended without messages."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Wish:
     """What one call wants."""
 
@@ -56,6 +58,7 @@ class _Wish:
     limit: int | None
     accept: Callable[[Stored], bool] | None
     cancelled: threading.Event | None
+    takes: bool
 
     def full(self, count: int) -> bool:
         return self.limit is not None and count >= self.limit
@@ -88,6 +91,7 @@ class Watch:
         self._jump = _Jump(clock)
         self._listing = _Listing(store, box, clock)
         self._verdicts = Verdicts(store, box, clock, warn)
+        self._waiting: list[_Wish] = []
         try:
             with _storage(box):
                 self._cursor = Cursor(store.unread(box))
@@ -107,9 +111,17 @@ class Watch:
 
     @property
     def unread_before_start(self) -> int:
-        """How many of the messages that lay there at the start are still unread."""
-        with _storage(self._box):
-            return len(self._cursor.from_before(self._store.unread(self._box)))
+        """How many of the messages that lay there at the start are still unread.
+
+        What does not verify or has expired is no message; only the oldest few hundred are
+        looked at for that.
+        """
+        with self._lock, _storage(self._box):
+            before = self._cursor.from_before(self._store.unread(self._box))
+            with self._verdicts.reading(bool(before)) as judged:
+                found = [judged(ident) for ident in before[:_AHEAD]]
+            offered = sum(stored is not None and is_offered(stored) for stored in found)
+            return offered + len(before[_AHEAD:])
 
     def next(
         self,
@@ -119,23 +131,29 @@ class Watch:
         limit: int | None = None,
         accept: Callable[[Stored], bool] | None = None,
         cancelled: threading.Event | None = None,
+        takes: bool = True,
     ) -> Found:
         """Wait for messages that this observer was not shown, at most `timeout` seconds.
 
         With `include_existing` also for those that lay there at the start. What `accept`
         refuses stays unseen for other waits. A wait that times out, or whose `cancelled` is
-        set (call `wake` then), consumes nothing. Raises NoBus and StorageError.
+        set (call `wake` then), consumes nothing. One that only looks on, with an `accept` that
+        refuses all, says `takes=False`: bad files are then left for others as well. Raises
+        NoBus and StorageError.
         """
-        wish = _Wish(self._cursor.position, include_existing, limit, accept, cancelled)
+        wish = _Wish(self._cursor.position, include_existing, limit, accept, cancelled, takes)
+        with self._registered(wish):
+            return self._wait(wish, timeout)
+
+    def _wait(self, wish: _Wish, timeout: float) -> Found:
         began, slept = self._clock.monotonic(), 0.0
-        bad: list[Stored] = []
         sure = True
         while True:
             # Taken before the look: what arrives during it ends the sleep at once.
             seen = self._arrivals.count
-            messages, remaining = self._look(wish, bad, sure=sure)
-            if messages:
-                return Found(messages, remaining, tuple(bad))
+            found = self._look(wish, sure=sure)
+            if found is not None:
+                return found
             # A clock held in hand may stand still; sleeping through counts all the same.
             left = timeout - max(self._clock.monotonic() - began, slept)
             if left <= 0 or self._arrivals.closed or wish.is_cancelled():
@@ -145,12 +163,13 @@ class Watch:
             slept += 0.0 if happened else pause
             sure = happened
         with self._lock:
-            bad.extend(self._verdicts.name_bad(at_once=True))
-        return Found(bad=tuple(bad), timed_out=True)
+            self._verdicts.name_bad(at_once=True)
+            return Found(bad=self._bad_for(wish), timed_out=True)
 
     def give_back(self, found: Found) -> None:
-        """Count these messages as not shown: whoever waited for them has gone."""
+        """Count all of this as not shown: whoever waited for it has gone."""
         with self._lock:
+            self._verdicts.give_bad(found.bad)
             self._cursor.unmark(stored.place.id for stored in found.messages)
         self._arrivals.wake()
 
@@ -172,10 +191,18 @@ class Watch:
     def _interval(self) -> float:
         return POLL_INTERVAL if self._verdicts.unsettled else self._arrivals.interval
 
-    def _look(
-        self, wish: _Wish, bad: list[Stored], *, sure: bool
-    ) -> tuple[tuple[Stored, ...], int]:
-        """One look at the box: what is given to this call, and how much is left."""
+    @contextlib.contextmanager
+    def _registered(self, wish: _Wish) -> Iterator[None]:
+        with self._lock:
+            self._waiting.append(wish)
+        try:
+            yield
+        finally:
+            with self._lock, contextlib.suppress(ValueError):
+                self._waiting.remove(wish)
+
+    def _look(self, wish: _Wish, *, sure: bool) -> Found | None:
+        """One look at the box: what is given to this call, if anything."""
         with self._lock, _storage(self._box):
             if self._jump.happened():
                 sure = True
@@ -183,36 +210,63 @@ class Watch:
             self._arrivals.renew()
             unread = self._listing.read(sure=sure)
             self._verdicts.forget_all_but(unread)
-            candidates = self._cursor.fresh(
-                unread, since=wish.since, include_existing=wish.include_existing
-            )
-            ready, remaining = self._sort(candidates, wish)
-            bad.extend(self._verdicts.name_bad())
-            if not ready or wish.is_cancelled():
-                return (), 0
-            self._cursor.mark(stored.place.id for stored in ready)
+            candidates = self._fresh(unread, wish)
+            with self._verdicts.reading(bool(candidates)) as judged:
+                ready, rest = _sort(candidates, wish, judged)
+                self._verdicts.name_bad()
+                if not ready or wish.is_cancelled():
+                    return None
+                # Answered: the other calls are not to reckon with it any more.
+                self._waiting.remove(wish)
+                self._cursor.mark(stored.place.id for stored in ready)
+                remaining = self._remaining(rest, unread, wish, judged)
+            found = Found(tuple(ready), remaining, self._bad_for(wish))
         # Other calls of this process are to get the same messages, before somebody reads them.
         self._arrivals.wake()
-        return tuple(ready), remaining
+        return found
 
-    def _sort(self, candidates: list[MessageId], wish: _Wish) -> tuple[list[Stored], int]:
-        ready: list[Stored] = []
-        more = 0
-        with self._verdicts.reading(bool(candidates)) as judged:
-            for number, ident in enumerate(candidates):
-                if wish.full(len(ready)) and more >= _AHEAD and wish.accept is None:
-                    more += len(candidates) - number
-                    break
-                stored = judged(ident)
-                if stored is None or not is_offered(stored):
-                    continue
-                if wish.accept is not None and not wish.accept(stored):
-                    continue
-                if wish.full(len(ready)):
-                    more += 1
-                else:
-                    ready.append(stored)
-        return ready, more
+    def _fresh(self, unread: list[MessageId], wish: _Wish) -> list[MessageId]:
+        return self._cursor.fresh(unread, since=wish.since, include_existing=wish.include_existing)
+
+    def _remaining(
+        self, rest: list[MessageId], unread: list[MessageId], wish: _Wish, judged: _Judged
+    ) -> int:
+        """How many of the rest were not given to another call, and will not be."""
+        if not rest:
+            return 0
+        left = set(rest) & set(self._cursor.fresh(unread, include_existing=wish.include_existing))
+        for other in self._waiting:
+            if left and other.takes and not other.is_cancelled():
+                theirs, _ = _sort(self._fresh(unread, other), other, judged)
+                left.difference_update(stored.place.id for stored in theirs)
+        return len(left)
+
+    def _bad_for(self, wish: _Wish) -> tuple[Stored, ...]:
+        if not wish.takes or wish.is_cancelled():
+            return ()
+        return tuple(self._verdicts.take_bad())
+
+
+def _sort(
+    candidates: list[MessageId], wish: _Wish, judged: _Judged
+) -> tuple[list[Stored], list[MessageId]]:
+    """What a call is given, and what it would be given besides if it had no limit."""
+    ready: list[Stored] = []
+    rest: list[MessageId] = []
+    for number, ident in enumerate(candidates):
+        if wish.full(len(ready)) and len(rest) >= _AHEAD and wish.accept is None:
+            rest += candidates[number:]
+            break
+        stored = judged(ident)
+        if stored is None or not is_offered(stored):
+            continue
+        if wish.accept is not None and not wish.accept(stored):
+            continue
+        if wish.full(len(ready)):
+            rest.append(ident)
+        else:
+            ready.append(stored)
+    return ready, rest
 
 
 class _Listing:

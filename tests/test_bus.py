@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +18,10 @@ from agent_bus.errors import (
     InvalidName,
     NoBus,
     NoSuchMessage,
+    NotPermitted,
     StorageError,
     UsageError,
+    VerificationError,
 )
 from agent_bus.names import AgentName, MessageId, message_file
 from agent_bus.sending import Draft
@@ -160,9 +164,69 @@ def test_what_became_of_a_message(
 
     [status] = alice.message_status(ident[-6:])
     assert status.delivered_at < (status.read_at or "") < (status.archived_at or "")
-    held.add_agent("carol")
+    assert status.outcome == "ok"
+
+    held.as_agent("conductor").prune(archived=0)
+    [status] = alice.message_status(ident)
+    assert (status.outcome, bool(status.read_at and status.archived_at)) == ("pruned", True)
     with pytest.raises(NoSuchMessage):
-        held.as_agent("carol").message_status(ident)
+        alice.message_status("0" * 26)
+
+
+def test_a_message_read_and_archived_in_one_step_was_read(
+    alice: Bus, bob: Bus, ident: MessageId
+) -> None:
+    bob.read(ident, archive=True)
+
+    [status] = alice.message_status(ident)
+    assert status.read_at
+    assert status.archived_at
+
+
+def test_what_does_not_verify_is_not_archived(bob: Bus, held: TemporaryBus) -> None:
+    ident = "01kbb000000000000000000001"
+    file = held.path / "messages" / "bob" / "new" / f"{ident}.msg"
+    file.write_bytes(b"forged")
+
+    with pytest.raises(VerificationError):
+        bob.archive(ident)
+
+    assert file.read_bytes() == b"forged"
+
+
+@pytest.fixture
+def immutable(held: TemporaryBus) -> Iterator[Path]:
+    """The folder of bob's read messages, which not even root may change."""
+    folder = held.path / "messages" / "bob" / "cur"
+    made = subprocess.run(["chattr", "+i", folder], capture_output=True, check=False)
+    if made.returncode:
+        pytest.skip(f"chattr cannot make a folder immutable here: {made.stderr.decode()}")
+    yield folder
+    subprocess.run(["chattr", "-i", folder], check=True)
+
+
+def test_a_message_can_be_read_where_it_cannot_be_moved(
+    bob: Bus, ident: MessageId, immutable: Path
+) -> None:
+    assert bob.read(ident).judged.ok
+    assert bob.read(ident).place.state == "new"
+    assert bob.inbox(unread=True).total == 1
+
+
+def test_nobody_else_archives_a_message(alice: Bus, ident: MessageId) -> None:
+    with pytest.raises(NotPermitted):
+        alice.read(ident, archive=True)
+
+
+def test_a_refused_start_makes_no_bus(tmp_path: Path) -> None:
+    wanted = Settings(
+        data=tmp_path / "data", keys=tmp_path / "keys", bus=tmp_path / "bus", allow_create=True
+    )
+
+    with pytest.raises(IdentityMissing):
+        Bus.open(wanted, identity="nokey")
+
+    assert not (tmp_path / "bus").exists()
 
 
 def test_the_status_of_a_bad_file_with_an_id_from_beyond_time(held: TemporaryBus) -> None:
@@ -173,8 +237,7 @@ def test_the_status_of_a_bad_file_with_an_id_from_beyond_time(held: TemporaryBus
 
     assert status.delivered_at == "9999-12-31T23:59:59.999Z"
     held.as_agent("bob").status()
-    held.as_agent("bob").archive(ident)
-    assert held.as_agent("bob").log().messages[0].place.state == "archived"
+    assert held.as_agent("bob").log().messages[0].place.id == ident
 
 
 def test_verify_judges_one_a_box_or_all(alice: Bus, held: TemporaryBus, ident: MessageId) -> None:

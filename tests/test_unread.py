@@ -57,9 +57,7 @@ def test_what_expired_or_does_not_verify_is_nobodys_any_more(
     assert held.as_agent("alice").unread_by_others().messages == ()
 
 
-def test_the_cost_is_bounded_and_the_answer_says_so(
-    held: TemporaryBus, clock: ManualClock
-) -> None:
+def test_the_cost_is_bounded_and_the_answer_says_so(held: TemporaryBus, clock: ManualClock) -> None:
     first = _send(held, "alice", "bob")
     for _ in range(110):
         _send(held, "user", "bob")

@@ -23,7 +23,7 @@ from agent_bus.cli.options import (
 )
 from agent_bus.delivery import RESERVED_KINDS
 from agent_bus.errors import Conflict, NotPermitted, UnknownRecipient, UsageError
-from agent_bus.names import AgentName, agent_name
+from agent_bus.names import AgentName, MessageId, agent_name
 from agent_bus.payload import DATA_LIMIT, SUBJECT_LIMIT, Message
 from agent_bus.reading import Stored
 from agent_bus.sending import Draft
@@ -54,7 +54,8 @@ def list_agents(options: Shared) -> None:
     """List the agents that have a key or a box here. Needs no identity."""
     bus = open_anonymous(options)
     known, keyed = set(bus.known()), set(bus.keys.agents())
-    entries = [_Entry(bus, status, known, keyed) for status in bus.status()]
+    retired = _retired(bus)
+    entries = [_Entry(bus, status, known, keyed, retired) for status in bus.status()]
     if options.json:
         for entry in entries:
             render.put_json(entry.record())
@@ -74,10 +75,11 @@ def retire(options: Retire) -> None:
     _check(bus, name, other)
     if other is None and not options.force:
         _require_empty(bus, name)
-    forwarded = _forward_all(bus, name, other)
+    told: set[MessageId] = set()
+    forwarded = _forward_all(bus, name, other, told)
     bus.keys.retire_agent(name)
     # What arrived between the two steps.
-    forwarded += _forward_all(bus, name, other)
+    forwarded += _forward_all(bus, name, other, told)
     left = len(bus.store.unread(name))
     if options.json:
         render.put_json({"agent": name, "retired": True, "forwarded": forwarded, "unread": left})
@@ -91,11 +93,17 @@ agents.command("retire", cls=TextCommand)(retire)
 
 class _Entry:
     def __init__(
-        self, bus: Bus, status: AgentStatus, known: set[AgentName], keyed: set[AgentName]
+        self,
+        bus: Bus,
+        status: AgentStatus,
+        known: set[AgentName],
+        keyed: set[AgentName],
+        retired: set[AgentName],
     ) -> None:
         self._status = status
         self._admin = status.agent in bus.file.admins
-        self._retired = status.agent not in known
+        self._known = status.agent in known
+        self._retired = status.agent in retired and not self._known
         self._key = status.agent in keyed
 
     def record(self) -> dict[str, object]:
@@ -109,10 +117,22 @@ class _Entry:
         }
 
     def columns(self) -> tuple[str, ...]:
-        role = "retired" if self._retired else "admin" if self._admin else "agent"
+        role = "admin" if self._admin else "agent" if self._known else "-"
+        role = "retired" if self._retired else role
         attached = "attached" if self._status.attached else "-"
         key = "has a key" if self._key else "no key"
         return (self._status.agent, role, key, str(self._status.unread), attached)
+
+
+def _retired(bus: Bus) -> set[AgentName]:
+    """The names whose retirement is what the history says last."""
+    found: set[AgentName] = set()
+    for line in bus.keys.rotations():
+        if line.event == "agent_retired":
+            found.add(line.agent)
+        elif line.event == "added":
+            found.discard(line.agent)
+    return found
 
 
 def _open(options: Retire, *, needed: bool) -> Bus:
@@ -147,15 +167,22 @@ def _require_empty(bus: Bus, name: AgentName) -> None:
         )
 
 
-def _forward_all(bus: Bus, name: AgentName, other: AgentName | None) -> list[str]:
-    """Send on what is unread; what does not verify or has expired stays. Returns the new ids."""
+def _forward_all(
+    bus: Bus, name: AgentName, other: AgentName | None, told: set[MessageId]
+) -> list[str]:
+    """Send on what is unread; what does not verify or has expired stays. Returns the new ids.
+
+    `told` are the ids that were said to stay.
+    """
     if other is None:
         return []
     forwarded = []
     for stored in bus.store.load_all(bus.store.places(name, ("new",))):
         message = stored.judged.message
         if message is None or not stored.judged.ok:
-            render.say(f"{stored.place.id} is {stored.judged.outcome} and stays: {name} had it")
+            if stored.place.id not in told:
+                render.say(f"{stored.place.id} is {stored.judged.outcome} and stays: {name} had it")
+                told.add(stored.place.id)
             continue
         forwarded.append(_forward(bus, stored, message, other))
     return forwarded
@@ -174,7 +201,7 @@ def _forward(bus: Bus, stored: Stored, message: Message, other: AgentName) -> st
         data["data"] = message.data
     draft = Draft(
         body=message.body,
-        subject=f"Fwd: {message.subject}"[:SUBJECT_LIMIT],
+        subject=f"Fwd: {message.subject or '(no subject)'}"[:SUBJECT_LIMIT],
         kind="note" if message.kind in RESERVED_KINDS else message.kind,
         thread=message.thread or message.id,
         priority=message.priority,

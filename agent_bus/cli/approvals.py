@@ -14,7 +14,8 @@ from agent_bus.bus import Bus
 from agent_bus.cli import lines, passphrase, render
 from agent_bus.cli.options import Shared, identity, load_settings, open_as, require_person, verb
 from agent_bus.cli.send import read_text
-from agent_bus.errors import UsageError
+from agent_bus.errors import InvalidMessage, UsageError
+from agent_bus.payload import DATA_LIMIT
 
 _Text = str | None
 
@@ -70,13 +71,14 @@ def request_approval(options: RequestApproval) -> None:
     """
     lasting, details = options.expires_in, options.details
     question = read_text(None) if options.question == "-" else options.question
+    offered = _offered(options)
     bus = open_as(options)
     passphrase.unlock(bus)
     receipt = bus.request_approval(
         question,
-        options=_offered(options),
+        options=offered,
         to=options.to,
-        details=None if details is None else _parse(details),
+        details=None if details is None else _parse(details, offered),
         expires_in=None if lasting is None else clock.seconds(lasting),
         key=options.idempotency_key,
         needs=options.needs,
@@ -129,11 +131,32 @@ def _offered(options: RequestApproval) -> list[str]:
     return [*offered, *(options.option or [])] or list(DEFAULT_OPTIONS)
 
 
-def _parse(text: str) -> Any:
+def _parse(text: str, options: list[str]) -> Any:
     try:
-        return json.loads(text)
+        details = json.loads(text, object_pairs_hook=_unique)
+        size = len(_compact({"options": options, "details": details}))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"--details is no JSON ({error}): {text[:40]!a}") from None
+    if size > DATA_LIMIT:
+        raise InvalidMessage(
+            f"--details is too large: {size} bytes with the options, {DATA_LIMIT} is the limit: "
+            "put it into a file and name its path"
+        )
+    return details
+
+
+def _compact(value: object) -> bytes:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise InvalidMessage(f"--details has {name[:40]!a} twice: give each field once")
+        found[name] = value
+    return found
 
 
 def _record(request: Request) -> dict[str, object]:

@@ -10,8 +10,16 @@ from typer import Argument, Option
 
 from agent_bus import clock
 from agent_bus.cli import render
-from agent_bus.cli.options import ID_HELP, Shared, as_path, open_anonymous, open_as, verb
-from agent_bus.errors import UsageError, VerificationError
+from agent_bus.cli.options import (
+    ID_HELP,
+    Shared,
+    as_path,
+    open_anonymous,
+    open_as,
+    optional_name,
+    verb,
+)
+from agent_bus.errors import NoSuchMessage, UsageError, VerificationError
 from agent_bus.reading import Stored
 
 _Text = str | None
@@ -33,7 +41,9 @@ class Verify(Shared):
 class Doctor(Shared):
     """The options of `doctor`."""
 
-    repair: Annotated[bool, Option("--repair", help="Move aside what is wrong.")] = False
+    repair: Annotated[
+        bool, Option("--repair", help="Move aside what is wrong, and close open modes.")
+    ] = False
     ping: Annotated[
         bool, Option("--ping", help="Also send yourself a message, and measure the wake.")
     ] = False
@@ -65,22 +75,23 @@ def verify(options: Verify) -> int:
     Lists what does not verify (65) or has expired (no failure). With --json, or an id,
     lists every message that was checked.
     """
+    box = optional_name(options.box)
     bus = open_anonymous(options)
     counted: Counter[str] = Counter()
-    found = bus.verify(options.id, box=options.box)
+    found = bus.verify(options.id, box=box)
     rows: list[tuple[str, ...]] = []
-    with render.progress(
-        "verifying", lambda: bus.count(options.box), shown=not options.json
-    ) as done:
+    with render.progress("verifying", lambda: bus.count(box), shown=not options.json) as done:
         for stored in found:
             done(1)
-            if options.box not in (None, stored.place.box):
+            if box not in (None, stored.place.box):
                 continue
             counted[stored.judged.outcome] += 1
             if options.json:
                 render.put_json(_record(stored))
             elif options.id is not None or not stored.judged.ok:
                 rows.append(_columns(stored))
+    if options.id is not None and not counted:
+        raise NoSuchMessage(f"no message {options.id[:80]!a} in the box of {box}")
     render.table(("id", "box", "state", "outcome", "why"), rows)
     failed = sum(number for outcome, number in counted.items() if outcome not in _PASSING)
     summary = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counted.items()))
@@ -92,7 +103,7 @@ def verify(options: Verify) -> int:
 def doctor(options: Doctor) -> int:
     """Check every promise on the whole bus, without changing it; 65 if one does not hold.
 
-    --repair only ever moves things aside.
+    --repair only ever moves things aside, and closes modes that are open to others.
     """
     from agent_bus import doctor as doctors
 
@@ -130,8 +141,9 @@ def prune(options: Prune) -> None:
     if options.json:
         render.put_json(asdict(pruned))
         return
-    head = ("removed", "undecided, kept", "bad, kept", "leftovers removed")
-    render.table(head, [[str(number) for number in asdict(pruned).values()]])
+    names = ("removed", "kept undecided", "kept bad", "leftovers removed")
+    numbers = asdict(pruned).values()
+    render.put(", ".join(f"{name} {n}" for name, n in zip(names, numbers, strict=True)))
 
 
 @verb

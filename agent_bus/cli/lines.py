@@ -6,13 +6,17 @@ sender's word.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from agent_bus.cli import render
 from agent_bus.reading import Stored
 from agent_bus.sending import Receipt, Refusal
 
 HEAD = ("id", "sent at", "from", "to", "kind", "state", "subject")
+SPARE = ("state", "kind", "to")
+"""What a narrow terminal leaves out of a log, the first one first."""
+SPARE_IN_BOX = ("to", "kind", "state")
+"""The same in one's own box."""
 LINE_LIMIT = 400
 """Characters of a line of `watch`: a monitor cuts longer ones."""
 
@@ -62,10 +66,10 @@ def columns(stored: Stored) -> tuple[str, ...]:
     )
 
 
-def show(messages: Iterable[Stored], *, json: bool) -> None:
+def show(messages: Iterable[Stored], *, json: bool, spare: Sequence[str] = SPARE) -> None:
     """Messages, one a line."""
     if not json:
-        render.table(HEAD, (columns(stored) for stored in messages))
+        render.table(HEAD, (columns(stored) for stored in messages), spare=spare)
         return
     for stored in messages:
         render.put_json(record(stored))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -92,7 +93,7 @@ def inbox(options: Inbox) -> None:
     wanted = Filter(sender=optional_name(options.sender), kind=_kind(options.kind))
     limit, page = number(options.limit, "--limit"), number(options.page, "--page")
     found = open_as(options).inbox(wanted, unread=options.unread, limit=limit, page=page)
-    _show_page(found, page, json=options.json)
+    _show_page(found, page, limit, json=options.json, spare=lines.SPARE_IN_BOX)
 
 
 @verb
@@ -106,7 +107,7 @@ def log(options: Log) -> None:
         agent=optional_name(options.agent),
         since=None if options.since is None else clock.moment(options.since, bus.clock.now()),
     )
-    _show_page(bus.log(wanted, limit=limit, page=page), page, json=options.json)
+    _show_page(bus.log(wanted, limit=limit, page=page), page, limit, json=options.json)
 
 
 @verb
@@ -161,11 +162,13 @@ def _kind(text: str | None) -> str | None:
     return None if text is None else kind_name(text)
 
 
-def _show_page(found: Page, page: int, *, json: bool) -> None:
-    lines.show(found.messages, json=json)
+def _show_page(
+    found: Page, page: int, limit: int, *, json: bool, spare: Sequence[str] = lines.SPARE
+) -> None:
+    lines.show(found.messages, json=json, spare=spare)
     if found.next is not None:
-        of = "" if found.total is None else f" of {found.total}"
-        render.say(f"page {page}, {len(found.messages)}{of}: --page {found.next} shows more")
+        of = "" if found.total is None else f" of {-(-found.total // limit)}"
+        render.say(f"page {page}{of}; --page {found.next} shows more")
 
 
 def _payload(stored: Stored, message: Message) -> dict[str, object]:
@@ -186,12 +189,13 @@ def _show_message(stored: Stored, message: Message) -> None:
         text = value if isinstance(value, str) else json.dumps(value)
         render.put(f"{name}: {render.visible(text)}")
     render.put("")
-    _show_text(body)
+    _show_text(body, "body")
 
 
-def _show_text(text: str) -> None:
-    end = "" if text.endswith("\n") or not text else "\n"
-    render.put(render.visible(text, keep="\n\t"), end=end)
+def _show_text(text: str, name: str) -> None:
+    """Text of somebody else: no line of it can pass for one of ours."""
+    shown = render.visible(text.removesuffix("\n"), keep="\n\t")
+    render.put(render.fenced(shown, name))
 
 
 def _show_unverified(stored: Stored, options: Read) -> int:
@@ -209,7 +213,7 @@ def _show_unverified(stored: Stored, options: Read) -> int:
         )
         if options.force:
             render.put("")
-            _show_text(text)
+            _show_text(text, "unverified")
     hint = "" if options.force else f"; agent-bus read --force {place.id} shows its text"
     failure = VerificationError(
         f"{place.id} in the box of {place.box} is {judged.outcome}: {judged.detail}{hint}",

@@ -163,8 +163,9 @@ def require_person(options: Shared, loaded: Settings) -> None:
 
 
 def as_path(text: str) -> Path:
-    """A path from an argument, its bytes as they were given."""
-    if "\0" in text:
+    """A path from an argument, its bytes as they were given. Raises UsageError for none."""
+    # An empty one would be the working folder.
+    if not text or "\0" in text:
         raise UsageError(f"no path: {text[:80]!a}")
     return Path(os.fsdecode(text.encode("utf-8", "surrogateescape")))
 

@@ -12,11 +12,12 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from agent_bus.visible import cut, visible
+from agent_bus.visible import cut, fenced, visible
 
 __all__ = [
     "OutputGone",
     "cut",
+    "fenced",
     "is_terminal",
     "progress",
     "put",
@@ -61,14 +62,17 @@ def say(text: str) -> None:
         sys.stderr.flush()
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, spare: Sequence[str] = ()) -> None:
     """Records for people: aligned on a terminal, separated by tabs and without a head else.
 
-    On a terminal the last column is cut where the line ends.
+    On a terminal that is too narrow, columns in `spare` are left out, the first one first, and
+    then the last column is cut. Without `spare` everything is shown, on more lines if need be.
     """
-    escaped = ([visible(cell) for cell in row] for row in rows)
+    escaped = (tuple(visible(cell) for cell in row) for row in rows)
     if is_terminal():
-        _draw(head, list(escaped))
+        from agent_bus.cli.tables import Grid, draw
+
+        draw(Grid(tuple(head), tuple(escaped), tuple(spare)))
         return
     for row in escaped:
         put("\t".join(row))
@@ -77,21 +81,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 def is_terminal() -> bool:
     """Whether people look at the output."""
     return sys.stdout is not None and sys.stdout.isatty()
-
-
-def _draw(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(box=None, pad_edge=False, header_style="bold")
-    for name in head:
-        # Only what may wrap is narrowed first, and the text in it may not.
-        drawn.add_column(name, no_wrap=name != head[-1], overflow="ellipsis")
-    for row in rows:
-        drawn.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
-    if rows:
-        Console(file=sys.stdout, highlight=False).print(drawn)
 
 
 @contextlib.contextmanager

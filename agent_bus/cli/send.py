@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, BinaryIO
 
 from typer import Argument, Option
 
 from agent_bus import clock
+from agent_bus.access import check_access
+from agent_bus.bus import Bus
 from agent_bus.cli import lines, passphrase, render
 from agent_bus.cli.options import Shared, as_path, open_as, split_names, verb
-from agent_bus.errors import InvalidMessage, StorageError, UsageError
+from agent_bus.errors import InvalidMessage, StorageError, UnknownRecipient, UsageError
+from agent_bus.names import agent_name
 from agent_bus.payload import BODY_LIMIT
 from agent_bus.sending import Draft, Refusal
 
@@ -47,8 +51,9 @@ class Send(Shared):
     force: Annotated[bool, Option("--force", help="Send to a name that nobody has.")] = False
     as_name: Annotated[
         _Text,
-        Option("--as", "--from", metavar="NAME", help="Who you are, where AGENT_MSG_AS is unset."),
+        Option("--as", metavar="NAME", help="Who you are, where AGENT_MSG_AS is unset."),
     ] = None
+    sender: Annotated[_Text, Option("--from", metavar="NAME", help="The same as --as.")] = None
     stdin: Annotated[
         _Text, Argument(metavar="[-]", help="- reads the body from standard input.")
     ] = None
@@ -66,14 +71,20 @@ def send(options: Send) -> int:
             f"{options.stdin[:80]!a} stands alone: give the body with --body or --body-file, "
             "or - for standard input, and several recipients as --to a,b"
         )
-    bus = open_as(options)
+    bus = open_as(_as_sender(options))
     passphrase.unlock(bus)
-    outcomes = bus.send(
-        split_names(options.to),
-        _draft(options),
-        key=options.idempotency_key,
-        force=options.force,
-    )
+    try:
+        outcomes = bus.send(
+            split_names(options.to),
+            _draft(options),
+            key=options.idempotency_key,
+            force=options.force,
+        )
+    except UnknownRecipient as error:
+        if options.json:
+            _record_unknown(bus, split_names(options.to))
+        # The core speaks to all front ends; here it is an option.
+        raise UnknownRecipient(str(error).replace("(force ", "(--force ")) from None
     failed = [outcome.error for outcome in outcomes if isinstance(outcome, Refusal)]
     for outcome in outcomes:
         if options.json:
@@ -84,6 +95,25 @@ def send(options: Send) -> int:
             render.put(outcome.id)
             render.say(lines.told(outcome))
     return failed[0].exit_code if failed else 0
+
+
+def _as_sender(options: Send) -> Send:
+    """The options with one name for who sends. Raises UsageError for two."""
+    if options.sender is None:
+        return options
+    if options.as_name not in (None, options.sender):
+        raise UsageError(
+            f"--from {options.sender} and --as {options.as_name} name two senders: give one of them"
+        )
+    return replace(options, as_name=options.sender)
+
+
+def _record_unknown(bus: Bus, names: list[str]) -> None:
+    known = set(bus.known())
+    for name in dict.fromkeys(map(agent_name, names)):
+        if name not in known:
+            error = UnknownRecipient(f"nobody here is called {name}: agent-bus agents list")
+            render.put_json(lines.receipt(Refusal(name, error)))
 
 
 def _draft(options: Send) -> Draft:
@@ -128,10 +158,11 @@ def read_text(file: str | None, limit: int = BODY_LIMIT) -> str:
         ) from None
 
 
-def read_bytes(file: str | None, limit: int) -> bytes:
+def read_bytes(file: str | None, limit: int, *, private: bool = False) -> bytes:
     """The bytes of a file, or of standard input for None; `limit` plus one are read at most.
 
-    Raises InvalidMessage for what is too large, and StorageError.
+    Raises InvalidMessage for what is too large, StorageError, and UnsafePermissions for a
+    `private` file that others may read.
     """
     if file is None and sys.stdin is None:
         raise UsageError("standard input is closed: name a file")
@@ -140,6 +171,8 @@ def read_bytes(file: str | None, limit: int) -> bytes:
             opened: BinaryIO = sys.stdin.buffer
             if file is not None:
                 opened = stack.enter_context(open(as_path(file), "rb"))
+                if private:
+                    _check_private(opened, file)
             data = opened.read(limit + 1)
     except OSError as error:
         why = os.strerror(error.errno or 0)
@@ -147,6 +180,12 @@ def read_bytes(file: str | None, limit: int) -> bytes:
     if len(data) > limit:
         raise InvalidMessage(f"{_called(file)} has more than {limit} bytes, which is the limit")
     return data
+
+
+def _check_private(opened: BinaryIO, file: str) -> None:
+    status = os.fstat(opened.fileno())
+    if stat.S_ISREG(status.st_mode):  # what a shell's <(...) gives has no mode of its own
+        check_access(status, file, 0o077)
 
 
 def _called(file: str | None) -> str:

@@ -80,14 +80,15 @@ def init(options: Init) -> None:
     adopt = None if options.adopt is None else as_path(options.adopt)
     made = create.create(loaded, SystemClock(), adopt=adopt, new=options.new)
     bus = Bus.open(loaded)
-    agents = list(dict.fromkeys((*names, *made.file.admins)))
-    keyed = [name for name in agents if _equip(bus, name)]
+    wanted = list(dict.fromkeys((*names, *made.file.admins)))
+    keyed = [name for name in wanted if _equip(bus, name)]
+    agents = list(dict.fromkeys((*wanted, *bus.store.boxes())))
     for warning in made.warnings:
         render.say(f"warning: {warning}")
     if options.json:
         _record(bus, made, agents, keyed)
     else:
-        _tell(bus, made, agents, keyed)
+        _tell(bus, made, agents, keyed, adopted=adopt is not None)
 
 
 @verb
@@ -173,9 +174,12 @@ def _record(bus: Bus, made: Created, agents: list[AgentName], keyed: list[AgentN
     )
 
 
-def _tell(bus: Bus, made: Created, agents: list[AgentName], keyed: list[AgentName]) -> None:
+def _tell(
+    bus: Bus, made: Created, agents: list[AgentName], keyed: list[AgentName], *, adopted: bool
+) -> None:
     render.put(render.visible(str(bus.address.path)))
-    render.say(f"bus {made.file.bus} " + ("was made" if made.created else "stands there already"))
+    known = "was taken over" if adopted else "stands there already"
+    render.say(f"bus {made.file.bus} " + ("was made" if made.created else known))
     render.say(f"agents: {', '.join(agents)} (admins: {', '.join(made.file.admins)})")
     new = ", ".join(keyed) or "none, all had one"
     render.say(f"new keys in {bus.keys.folder}: {new}")
@@ -183,7 +187,7 @@ def _tell(bus: Bus, made: Created, agents: list[AgentName], keyed: list[AgentNam
 
 
 def _import(keys: Keys, name: AgentName, file: str) -> Key:
-    data = read_bytes(None if file == "-" else file, _KEYRING_LIMIT)
+    data = read_bytes(None if file == "-" else file, _KEYRING_LIMIT, private=True)
     try:
         if not data.lstrip().startswith(b"{"):
             return keys.generate(name, import_secret(data))

@@ -117,9 +117,7 @@ def _look_for_bus(options: Shared, loaded: Settings, record: dict[str, object]) 
     record |= {"bus_id": bus.file.bus, "admin": record["identity"] in bus.admins}
 
 
-def _show_agents(
-    agents: Iterable[AgentStatus], neglected: Sequence[Unread], *, json: bool
-) -> None:
+def _show_agents(agents: Iterable[AgentStatus], neglected: Sequence[Unread], *, json: bool) -> None:
     found = list(agents)
     if json:
         for agent in found:

@@ -35,6 +35,8 @@ FOLDED_ABOVE = 3
 """So many messages of one look are announced one by one."""
 _TICK = 60.0
 """Seconds after which a watcher notes that it is still there."""
+_LONGEST = 300
+"""Seconds of a wait: so long a host may let a command run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +58,7 @@ class Waiting(Watching):
     """The options of `wait`."""
 
     timeout: Annotated[
-        str, Option("--timeout", metavar="TIME", help="Seconds, or 90s, 15m, 2h.")
+        str, Option("--timeout", metavar="TIME", help="Seconds, or 90s, 5m; at most 5m.")
     ] = "60"
 
 
@@ -87,7 +89,7 @@ def wait(options: Waiting) -> int:
         raise TimedOut(
             f"nothing arrived for {post.bus.identity} within {timeout:g} seconds: wait again"
         )
-    lines.show(found.messages, json=options.json)
+    lines.show(found.messages, json=options.json, spare=lines.SPARE_IN_BOX)
     return 0
 
 
@@ -140,12 +142,17 @@ def _tell_unread(post: _Post, tell: Callable[[str], None]) -> None:
 
 
 def _seconds(text: str) -> float:
-    if text.isascii() and text.replace(".", "", 1).isdigit() and len(text) < 10:
-        return float(text)
     try:
-        return clock.seconds(text)
+        plain = text.isascii() and text.replace(".", "", 1).isdigit() and len(text) < 10
+        found = float(text) if plain else float(clock.seconds(text))
     except UsageError:
-        raise UsageError(f"--timeout is {text[:40]!a}: give seconds, or 90s, 15m, 2h") from None
+        raise UsageError(f"--timeout is {text[:40]!a}: give seconds, or 90s, 5m") from None
+    if found > _LONGEST:
+        raise UsageError(
+            f"--timeout is {text[:40]!a}, {_LONGEST} seconds are the most: "
+            "use agent-bus watch for longer"
+        )
+    return found
 
 
 def _accept(options: Watching) -> Callable[[Stored], bool] | None:

@@ -32,6 +32,10 @@ _SHELL = (
     "The agent's shell finds the bus by these; Codex may leave out names with KEY in them. In "
     "the same file:"
 )
+_WINDOWS = (
+    "Start each window as codex --no-daemon. All others share one background process, and so "
+    "the environment and the name of the window that came first."
+)
 _TRUST = (
     "Codex runs no hook before you have trusted it, and says nothing of it: open codex and type "
     "/hooks. A changed hook has to be trusted anew."
@@ -193,7 +197,7 @@ def _codex(bus: Bus, place: Place, hooks: bool) -> Plan:
             (*server, "", *shell),
         )
     ]
-    after: tuple[str, ...] = ()
+    after: tuple[str, ...] = (_WINDOWS,)
     named = {name: value for name, value in given.items() if name != "AGENT_BUS_PROJECT_DIR"}
     if named:
         after += (_SHELL, "[shell_environment_policy.set]")

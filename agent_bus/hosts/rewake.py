@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from agent_bus.clock import id_time
 from agent_bus.errors import AgentBusError
 from agent_bus.hosts import hook, notes
 from agent_bus.hosts.events import Call
@@ -19,6 +20,8 @@ WAKE = 2
 _CALL = Call("claude", "Stop", "tool")
 _LOOK = 5.0
 """Seconds between two looks at whether it is still wanted."""
+_OVERLAP = 1000
+"""Milliseconds before its start from which it tells what the hook of that moment may not have."""
 
 
 def run(given: hook.Given, key: str) -> int:
@@ -44,16 +47,18 @@ def _wait(session: hook.Session) -> int:
     if not memory.claim(token):
         return 0
     until = clock.monotonic() + REWAKE_TIMEOUT
-    # What lay there when the session began is told by the hook of that moment, which is
-    # running now. What came during a turn and was not shown is told here.
-    existing = not session.given.is_start
+    # What lay there when a session begins is told by the hook of that moment, which runs now;
+    # what has come since it looked is told here, and perhaps there as well. What came during
+    # a turn and was not shown is told here.
+    begun = clock.now() - _OVERLAP if session.given.is_start else 0
 
     def is_new(stored: Stored) -> bool:
-        return stored.place.id not in memory.load().shown
+        ident = stored.place.id
+        return id_time(ident) >= begun and ident not in memory.load().shown
 
     with session.bus.watch(warn=lambda _: None) as watch:
         while clock.monotonic() < until:
-            found = watch.next(timeout=_LOOK, include_existing=existing, accept=is_new)
+            found = watch.next(timeout=_LOOK, include_existing=True, accept=is_new)
             if os.getppid() != parent or not memory.is_claimed_by(token):
                 return 0
             if found.messages:

@@ -8,13 +8,12 @@ it stands in a fence that it cannot imitate.
 from __future__ import annotations
 
 import json
-import re
-import secrets
 import unicodedata
 from collections.abc import Sequence
 
 from agent_bus.reading import Stored
 from agent_bus.server.models import Listed, Result
+from agent_bus.visible import fenced as in_fence
 
 LIMIT = 40
 """The most messages in one answer."""
@@ -23,7 +22,6 @@ LIST_BYTES = 9_500
 
 _SUBJECTS = (120, 80, 40)
 _FENCED_BYTES = 8_000
-_TICKS = re.compile("`+")
 
 
 def listed(stored: Stored) -> Listed:
@@ -88,11 +86,7 @@ def fenced(data: bytes) -> str:
     text = escaped(data[:_FENCED_BYTES].decode("utf-8", "backslashreplace"))
     rest = len(data) - _FENCED_BYTES
     cut = f"\n(cut: {rest} bytes more)" if rest > 0 else ""
-    longest = max((len(ticks) for ticks in _TICKS.findall(text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    # Besides its length, a name that nobody could have known when the file was written.
-    mark = f"unverified-{secrets.token_hex(8)}"
-    return f"{fence}{mark}\n{text}\n{fence}{cut}\nEnd of {mark}."
+    return in_fence(text, "unverified", cut)
 
 
 def _visible(character: str) -> str:

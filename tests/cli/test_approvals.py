@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 
@@ -105,6 +106,8 @@ def test_as_that_agrees_with_the_environment_needs_no_terminal(cli: Cli) -> None
         (["--details", "{"], 64, "--details is no JSON"),
         (["--details", "NaN"], 65, "JSON"),
         (["--details", "[" * 100_000], 64, "--details is no JSON"),
+        (["--details", '{"a": 1, "a": 2}'], 65, "'a' twice"),
+        (["--details", json.dumps("x" * 20_000)], 65, "--details is too large"),
         (["--options", "a,,b"], 65, "no option"),
         (["--options", "a,a"], 65, "different"),
         (["--option", "withdraw"], 65, "withdraw"),

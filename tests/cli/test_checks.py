@@ -43,6 +43,9 @@ def test_verify_ends_with_65_and_names_what_fails(cli: Cli) -> None:
     assert cli("verify", bad).code == 65
     cli("verify", "0" * 26).refused(66)
     cli("verify", "--box", "nobody").refused(66)
+    assert cli("verify", good, "--box", "bob").code == 0
+    cli("verify", good, "--box", "alice").refused(66, "in the box of alice")
+    cli("verify", good, "--box", "A b").refused(64)
 
 
 def test_verify_counts_an_expired_message_apart(cli: Cli) -> None:
@@ -116,7 +119,9 @@ def test_prune_removes_what_is_old_and_keeps_the_rest(cli: Cli) -> None:
     cli("prune").refused(64, "--archived")
     cli("prune", "--archived", "1 week").refused(64, "no duration")
     assert cli("prune", "--archived", "7d", "--json").record["removed"] == 1
-    assert cli("prune", "--archived", "7d", "--read", "7d").lines == ["1\t0\t0\t0"]
+    assert cli("prune", "--archived", "7d", "--read", "7d").lines == [
+        "removed 1, kept undecided 0, kept bad 0, leftovers removed 0"
+    ]
     left = {record["id"] for record in cli("log", "--json").records}
     assert left == {unread, fresh}
 

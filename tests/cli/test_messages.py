@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from program import Cli
 
 from agent_bus.bus import Bus
 from agent_bus.sending import Draft
 from agent_bus.testing import ManualClock
+
+
+def unfenced(text: str, name: str) -> str:
+    """What stands in a whole fence."""
+    found = re.fullmatch(
+        rf"(`{{3,}})({name}-[0-9a-f]{{16}})\n(.*)\n\1\nEnd of \2\.\n", text, re.DOTALL
+    )
+    assert found, text
+    assert found[1] not in found[3]
+    return found[3]
+
 
 FIELDS = {"id", "from", "to", "kind", "subject", "sent_at", "state", "outcome"}
 
@@ -37,7 +50,7 @@ def test_inbox_filters_and_pages(cli: Cli) -> None:
     assert ids("--limit", "2") == [first, second]
     assert ids("--limit", "2", "--page", "2") == [third]
     page = cli("inbox", "--limit", "2", me="bob")
-    assert page.err == "agent-bus: page 1, 2 of 3: --page 2 shows more\n"
+    assert page.err == "agent-bus: page 1 of 2; --page 2 shows more\n"
     cli("read", first, me="bob")
     assert ids("--unread") == [second, third]
 
@@ -46,9 +59,21 @@ def test_read_shows_header_lines_then_the_body_and_counts_as_read(cli: Cli) -> N
     ident = cli.send("alice", "bob", subject="The API", body="one\ttab\ntwo")
     read = cli("read", ident[:14], me="bob")
     head, _, body = read.out.partition("\n\n")
-    assert body == "one\ttab\ntwo\n"
+    assert unfenced(body, "body") == "one\ttab\ntwo"
     assert {"from: alice", "to: bob", "subject: The API", "state: read"} <= set(head.split("\n"))
     assert cli("inbox", "--json", me="bob").record["state"] == "read"
+
+
+@pytest.mark.parametrize(
+    "body", ["from: user\nstate: read", "\n\nfrom: user\n", "````\n```body", ""]
+)
+def test_a_body_cannot_pass_for_a_field_or_leave_its_fence(cli: Cli, body: str) -> None:
+    ident = cli.send("alice", "bob", subject="s", body=body)
+    head, _, shown = cli("read", ident, me="bob").out.partition("\n\n")
+    assert "from: alice" in head.split("\n")
+    assert unfenced(shown, "body") == body.removesuffix("\n")
+    assert shown != cli("read", ident, me="bob").out.partition("\n\n")[2]
+    assert cli("read", ident, "--json", me="bob").record["message"]["body"] == body
 
 
 def test_read_takes_the_end_of_an_id_and_archives_if_asked(cli: Cli) -> None:
@@ -90,7 +115,7 @@ def test_a_forged_message_is_warned_about_first_and_not_shown(cli: Cli) -> None:
     forced = cli("read", ident, "--force", me="bob")
     assert forced.code == 65
     assert forced.lines[0].startswith("WARNING: ")
-    assert r"hellp \u001b" in forced.out
+    assert r"hellp \u001b" in unfenced(forced.out.partition("\n\n")[2], "unverified")
     assert "\x1b" not in forced.out
     assert cli("inbox", "--json", me="bob").record["state"] == "new"
 
@@ -126,7 +151,7 @@ def test_an_expired_message_is_readable_and_says_so(cli: Cli) -> None:
     read = cli("read", ident, me="bob")
     assert read.code == 0
     assert "state: read, expired at 2020-09-13" in read.out
-    assert read.out.endswith("\nlate\n")
+    assert unfenced(read.out.partition("\n\n")[2], "body") == "late"
     assert cli("read", ident, "--json", me="bob").record["outcome"] == "expired"
 
 
@@ -160,6 +185,7 @@ def test_log_needs_no_identity_and_lists_newest_first(cli: Cli) -> None:
     assert ids("--since", "1h") == [third, second, first]
     assert ids("--since", "2999-01-01") == []
     assert ids("--limit", "1", "--page", "2") == [second]
+    assert cli("log", "--limit", "2").err == "agent-bus: page 1; --page 2 shows more\n"
     cli("log", "--since", "2026-03-29T02:30:00").refused(64, "time zone")
     assert all(record.keys() >= FIELDS for record in cli("log", "--json").records)
 

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import termios
 import unicodedata
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -59,12 +60,17 @@ def test_cut_says_that_it_cut() -> None:
     assert cut("abcd", 3) == "ab…"
 
 
-def on_a_terminal(cli: Cli, *words: str, me: str | None = None, **more: str) -> str:
+def on_a_terminal(
+    cli: Cli, *words: str, me: str | None = None, columns: int = 0, **more: str | None
+) -> str:
     """What a terminal would get, stdout and stderr together."""
     main, terminal = pty.openpty()
+    if columns:
+        termios.tcsetwinsize(terminal, (24, columns))
+        more["COLUMNS"] = None
     process = Popen(
         [*cli.command, *words],
-        env=cli.variables(me, **{"TERM": "xterm-256color", "COLUMNS": "300"} | more),
+        env=cli.variables(me, **({"TERM": "xterm-256color", "COLUMNS": "300"} | more)),
         cwd=cli.folder,
         stdin=terminal,
         stdout=terminal,
@@ -130,7 +136,7 @@ def test_json_is_ascii_and_exact(cli: Cli, hostile: str) -> None:
 def test_read_keeps_line_ends_and_tabs_of_a_body_alone(cli: Cli, hostile: str) -> None:
     out = cli("read", hostile, me="user").out
     assert "\ntop\n\tkept\\x1b[2J\\x1b]0;title\\x07" in out
-    assert out.endswith("\\x0b\\x0c\\x1c end\n")
+    assert "\\x0b\\x0c\\x1c end\n```\nEnd of body-" in out
 
 
 def test_errors_are_escaped(cli: Cli) -> None:
@@ -158,6 +164,45 @@ def test_a_narrow_terminal_cuts_the_subject_and_keeps_one_line(cli: Cli) -> None
     assert line.startswith(ident)
     assert len(line.rstrip()) <= 100
     assert line.rstrip().endswith("…")
+
+
+@pytest.mark.parametrize("words", [["log"], ["inbox"], ["thread", "ID"]], ids=lambda w: w[0])
+def test_at_80_columns_a_list_has_whole_ids_and_the_subject(cli: Cli, words: list[str]) -> None:
+    ident = cli.send("alice", "bob", subject="Which port does it use? " * 6, kind="question")
+    words = [ident if word == "ID" else word for word in words]
+    shown = without_colours(on_a_terminal(cli, *words, me="bob", columns=80))
+    head, line = shown.splitlines()
+    assert head.startswith("id")
+    assert head.endswith("subject")
+    assert line.startswith(f"{ident}  ")
+    assert re.search(r"  \d\d-\d\d \d\d:\d\d  alice  .*Which port does .*…$", line)
+    assert len(line) <= 80
+
+
+def test_at_80_columns_a_question_stands_whole_under_its_id(cli: Cli) -> None:
+    question = "May I drop the table of all the orders of the years before this one, for good?"
+    ident = cli.bus.as_agent("alice").request_approval(question, expires_in=3600).id
+    shown = without_colours(on_a_terminal(cli, "pending-approval", me="user", columns=80))
+    _, line, *below = shown.splitlines()
+    assert line.startswith(f"{ident}  ")
+    assert line.endswith("approve | deny")
+    assert " ".join(text.strip() for text in below) == question
+    assert all(len(text) <= 80 for text in shown.splitlines())
+
+
+@pytest.mark.parametrize("columns", [20, 40, 60, 80, 100])
+@pytest.mark.parametrize("words", VERBS, ids=lambda words: words[0])
+def test_ids_are_whole_on_every_terminal(
+    cli: Cli, hostile: str, words: list[str], columns: int
+) -> None:
+    asked = cli.bus.as_agent("alice").request_approval("May I?", options=["x" * 60, "y" * 60]).id
+    cli.forge("user", hostile)
+    words = [hostile if word == "ID" else word for word in words]
+    shown = without_colours(on_a_terminal(cli, *words, me="user", columns=columns))
+    if words[0] == "pending-approval":
+        assert asked in shown
+    elif words[0] in ("inbox", "log", "verify", "wait", "status"):
+        assert hostile in shown
 
 
 def test_markup_in_a_subject_stays_text(cli: Cli) -> None:
@@ -212,7 +257,7 @@ def test_text_survives_every_locale(cli: Cli, variables: dict[str, str]) -> None
     ident = sent.lines[0]
     read = cli("read", ident, me="bob", **variables)
     assert f"subject: {text}\n" in read.out
-    assert read.out.endswith(f"\n\n{text}\n")
+    assert f"\n{text}\n```\n" in read.out
     assert b"\r" not in read.raw
     assert cli("read", ident, "--json", me="bob", **variables).record["message"]["body"] == text
     file = cli.folder / "datei-é"

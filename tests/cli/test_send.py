@@ -87,6 +87,9 @@ def test_all_fields_arrive(cli: Cli) -> None:
 def test_from_is_another_name_of_as(cli: Cli) -> None:
     assert cli("send", "--from", "alice", "--to", "bob", "--body", "hi").code == 0
     assert cli("inbox", "--as", "bob", "--json").record["from"] == "alice"
+    both = ("send", "--to", "bob", "--body", "hi", "--from", "alice", "--as")
+    cli(*both, "bob").refused(64, "--from alice", "--as bob")
+    assert cli(*both, "alice", AGENT_MSG_AS="").code == 0
 
 
 def test_the_same_key_makes_one_message_and_says_so(cli: Cli) -> None:
@@ -114,6 +117,13 @@ def test_one_failure_of_several_is_told_and_gives_the_exit_code(cli: Cli) -> Non
 def test_nothing_is_written_when_one_name_of_several_is_unknown(cli: Cli) -> None:
     before = cli.files()
     cli("send", "--to", "bob,alicia", "--body", "x", me="bob").refused(67, "did you mean alice?")
+    cli("send", "--to", "xyz", "--body", "x", me="bob").refused(67, "--force sends")
+    json = ("send", "--body", "x", "--json")
+    refused = cli(*json, "--to", "nobody,alice,alicia", me="bob").refused(67, "nobody")
+    assert [(r["to"], r["code"]) for r in refused.records] == [
+        ("nobody", "unknown-recipient"), ("alicia", "unknown-recipient"),
+    ]  # fmt: skip
+    assert all("error" in record for record in refused.records)
     assert cli.files() == before
 
 

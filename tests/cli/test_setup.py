@@ -79,7 +79,11 @@ def test_the_whole_way_in_a_repository_with_adopt_and_new(at_home: Program, cli:
     adopted = at_home("init", *elsewhere, "--adopt", old, "--json").record
     assert (adopted["bus_id"], adopted["created"]) == (ident, False)
     assert at_home("log", *elsewhere).code == 0
+    again = at_home("init", *elsewhere, "--adopt", old)
+    assert "was taken over" in again.err
+    assert "agents: conductor, user, alice, bob (admins: conductor, user)" in again.err
     at_home("init", "--adopt", "/nowhere", *elsewhere).refused(69, "no bus")
+    at_home("init", "--adopt", "", *elsewhere).refused(64, "no path")
 
 
 def test_project_and_a_bus_named_outright_exclude_each_other(cli: Cli) -> None:
@@ -101,6 +105,9 @@ def test_keygen_makes_a_key_and_never_shows_it(cli: Cli) -> None:
 def test_keygen_takes_an_existing_secret_over(cli: Cli, tmp_path: Path, content: str) -> None:
     file = tmp_path / "key"
     file.write_text(content, newline="")
+    file.chmod(0o644)
+    cli("keygen", "carol", "--import", file).refused(78, f"chmod 600 {file}")
+    file.chmod(0o600)
     done = cli("keygen", "carol", "--import", file)
     assert done.code == 0, done.err
     assert SECRET.hex() not in done.out + done.err
@@ -195,6 +202,13 @@ def test_agents_list(cli: Cli) -> None:
     assert "bob\tagent\thas a key\t1\t-" in cli("agents", "list").lines
 
 
+def test_a_name_that_never_had_a_key_is_not_called_retired(cli: Cli) -> None:
+    cli("send", "--to", "later", "--body", "x", "--force", me="alice")
+    records = {record["agent"]: record for record in cli("agents", "list", "--json").records}
+    assert (records["later"]["retired"], records["later"]["key"]) == (False, False)
+    assert "later\t-\tno key\t1\t-" in cli("agents", "list").lines
+
+
 def test_retiring_an_agent_without_mail(cli: Cli) -> None:
     done = cli("agents", "retire", "bob", "--json").record
     assert done == {"agent": "bob", "retired": True, "forwarded": [], "unread": 0}
@@ -207,17 +221,19 @@ def test_retiring_an_agent_without_mail(cli: Cli) -> None:
 
 def test_retiring_an_agent_with_unread_mail_asks_or_forwards(cli: Cli) -> None:
     first = cli.send("alice", "bob", subject="do it", body="now", kind="task", data={"n": 1})
-    cli.send("alice", "bob", subject="x" * 200)
+    cli.send("alice", "bob")
     forged = cli.send("alice", "bob")
     cli.forge("bob", forged)
     cli("agents", "retire", "bob").refused(76, "3 unread", "--forward-to", "--force")
     done = cli("agents", "retire", "bob", "--forward-to", "alice", "--json", me="user")
-    assert f"{forged} is bad-signature and stays" in done.err
+    assert done.err.count(f"{forged} is bad-signature and stays") == 1
     assert done.record["unread"] == 1
     assert len(done.record["forwarded"]) == 2
     got = cli("read", done.record["forwarded"][0], "--json", me="alice").record["message"]
     assert (got["from"], got["kind"], got["body"]) == ("user", "task", "now")
     assert got["subject"] == "Fwd: do it"
+    bare = cli("read", done.record["forwarded"][1], "--json", me="alice").record["message"]
+    assert bare["subject"] == "Fwd: (no subject)"
     assert got["thread"] == first
     assert got["data"]["forwarded_from"] == "bob"
     assert got["data"]["original"] == first

@@ -108,7 +108,7 @@ def test_watch_ends_quietly_on_a_signal(cli: Cli, lines: Lines, number: int) -> 
     assert not cli.attached("bob")
 
 
-@pytest.mark.parametrize("verb", [["watch"], ["wait", "--timeout", "1h"]])
+@pytest.mark.parametrize("verb", [["watch"], ["wait", "--timeout", "5m"]])
 def test_ends_by_itself_when_nobody_reads_the_output_while_idle(
     cli: Cli, lines: Lines, verb: list[str], poll: str
 ) -> None:
@@ -192,6 +192,11 @@ def test_wait_ends_with_75_when_nothing_comes(cli: Cli) -> None:
     ended = cli("wait", "--timeout", "0.2", me="bob").refused(75, "nothing arrived for bob")
     assert ended.out == ""
     assert cli("wait", "--timeout", "0", "--json", me="bob").code == 75
+
+
+@pytest.mark.parametrize("time", ["301", "1h", "300.1"])
+def test_a_long_wait_is_refused_and_told_to_watch(cli: Cli, time: str) -> None:
+    cli("wait", "--timeout", time, me="bob").refused(64, "agent-bus watch")
 
 
 def test_wait_passes_over_what_has_expired(cli: Cli) -> None:

@@ -1,0 +1,1 @@
+"""What agent-bus costs, each figure beside the least that its work can cost."""
