@@ -281,9 +281,7 @@ def test_what_git_tracks_is_not_written(connect: Connect, project: Path, host: s
     assert path.read_text() == "{}\n"
 
 
-def test_a_file_behind_a_link_stays_behind_it(
-    connect: Connect, home: Path, tmp_path: Path
-) -> None:
+def test_a_file_behind_a_link_stays_behind_it(connect: Connect, home: Path, tmp_path: Path) -> None:
     """People keep such files elsewhere and link to them."""
     real = _put(tmp_path / "dotfiles/codex.toml", CODEX)
     (home / ".codex").mkdir()

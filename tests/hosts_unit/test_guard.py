@@ -114,7 +114,7 @@ def test_a_key_that_is_no_file_name_leaves_no_mark(tmp_path: Path, key: str) -> 
 
 @pytest.mark.parametrize("host_name", WORDS)
 def test_paths_may_hold_anything_that_a_path_may(tmp_path: Path, host_name: str) -> None:
-    folder = tmp_path / "it's \"a\" $(touch pwned) `x` ö"
+    folder = tmp_path / 'it\'s "a" $(touch pwned) `x` ö'
     folder.mkdir()
     program = folder / "agent-bus"
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$AGENT_MSG_BUS" "$@"\n')
