@@ -15,7 +15,6 @@ are separate facts: the requester gets the decision as a message of its own, und
 from __future__ import annotations
 
 import contextlib
-import json
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -44,14 +43,16 @@ from agent_bus.files import Folder, UnfitFile
 from agent_bus.keys import KeyIndex
 from agent_bus.locks import locked
 from agent_bus.names import AgentName, MessageId, is_message_id, message_id
-from agent_bus.payload import SUBJECT_LIMIT, Decision, Message
-from agent_bus.reading import Judge, reason
+from agent_bus.payload import Decision, Message
+from agent_bus.reading import Judge, reason, storage_errors
 from agent_bus.requests import (
     DEFAULT_OPTIONS,
     WITHDRAW,
     Request,
+    check_reason,
     check_right,
     earlier,
+    notice_of,
     request_content,
     request_of,
 )
@@ -67,8 +68,6 @@ __all__ = [
     "earlier",
     "request_content",
 ]
-
-_REASON_LIMIT = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +98,38 @@ class Approvals:
                 try:
                     request = self._request(folder, judge, ident)
                 except (VerificationError, FileNotFoundError, InvalidMessage):
-                    continue  # `doctor` and `verify` report it
+                    continue  # `unusable` and `doctor` report it
                 decided = self._valid_decision(folder, request, judge.keys)
                 if decided is None and not self._is_over(request):
                     waiting.append(request)
         return waiting
+
+    @storage_errors()
+    def unusable(self) -> list[tuple[MessageId, str]]:
+        """The files in the queue that are no valid request, with what is wrong, oldest first.
+
+        Not those that an admin has decided: their keys may have been revoked since.
+        """
+        found = []
+        with self._store.open("approvals") as folder:
+            judge = self._store.judge()
+            for ident in self._ids(".request"):
+                try:
+                    self._request(folder, judge, ident)
+                except FileNotFoundError:
+                    continue
+                except (VerificationError, InvalidMessage) as error:
+                    if not self._is_decided(folder, judge, ident):
+                        found.append((ident, getattr(error, "outcome", "malformed")))
+        return found
+
+    def _is_decided(self, folder: Folder, judge: Judge, ident: MessageId) -> bool:
+        try:
+            data = folder.read(f"{ident}.decision", FILE_LIMIT)
+            owner, decision = open_decision(data, judge.keys)
+        except (FileNotFoundError, UnfitFile, ValueError):
+            return False
+        return owner in self._admins and decision.request == ident
 
     def request(self, ident: MessageId) -> Request:
         """A request by its id, decided or not.
@@ -159,7 +185,7 @@ class Approvals:
         """
         request = self.request(ident)
         check_right(request, decision, by, may_decide)
-        _check_reason(reason)
+        check_reason(reason)
         self._check_key(request, by, signer)
         if sha256 is not None and sha256 != request.sha256:
             raise Conflict(f"request {ident} is not what was shown: its sha256 is {request.sha256}")
@@ -191,7 +217,7 @@ class Approvals:
     def undelivered(self) -> Iterator[tuple[Request, Decision]]:
         """Valid decisions whose message to the requester is missing."""
         for request, decision in self._decisions(self._ids(".decision")):
-            notice, key = self._notice(request, decision), _notice_key(request.message.id)
+            notice, key = self._notice_of(request, decision), _notice_key(request.message.id)
             if not self._delivery.arrived(notice.sender, notice.to, key):
                 yield request, decision
 
@@ -347,7 +373,7 @@ class Approvals:
         )
 
     def _notify(self, request: Request, decision: Decision, signer: Signer) -> None:
-        notice, key = self._notice(request, decision), _notice_key(request.message.id)
+        notice, key = self._notice_of(request, decision), _notice_key(request.message.id)
         try:
             self._delivery.deliver(notice, signer, key)
         except (NotDelivered, BusFull) as error:
@@ -357,22 +383,9 @@ class Approvals:
                 key=key,
             ) from error
 
-    def _notice(self, request: Request, decision: Decision) -> Message:
-        """The message that tells the requester; of a withdrawal, the one who was asked."""
-        asked = request.message
-        return Message(
-            id=MessageId(self._clock.new_id()),
-            bus=asked.bus,
-            sender=decision.by,
-            to=asked.to if decision.by == asked.sender else asked.sender,
-            sent_at=to_text(self._clock.now()),
-            kind="approval_decision",
-            subject=f"{decision.decision}: {asked.subject}"[:SUBJECT_LIMIT],
-            body=decision.reason or "",
-            thread=asked.thread or asked.id,
-            reply_to=asked.id,
-            data=decision.payload(),
-        )
+    def _notice_of(self, request: Request, decision: Decision) -> Message:
+        ident, now = MessageId(self._clock.new_id()), to_text(self._clock.now())
+        return notice_of(request.message, decision, ident, now)
 
     def _is_over(self, request: Request) -> bool:
         expires = request.message.expires_at
@@ -383,13 +396,6 @@ class Approvals:
             names = folder.names()
         stems = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
         return sorted(MessageId(stem) for stem in stems if is_message_id(stem))
-
-
-def _check_reason(reason: str | None) -> None:
-    # As JSON, where a control character takes six bytes: the notice carries it as data.
-    text = json.dumps(reason, ensure_ascii=False)
-    if len(text.encode("utf-8", "surrogatepass")) > _REASON_LIMIT:
-        raise InvalidDecision(f"a reason has at most {_REASON_LIMIT} bytes as JSON")
 
 
 def _repeated(first: Decision, draft: Decision) -> Decided:

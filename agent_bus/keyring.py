@@ -108,7 +108,8 @@ class Keyring:
         active = [key for key in active if key.is_sealed] or active
         if not active:
             raise IdentityMissing(
-                f"{self.agent} has no active key: agent-bus keys rotate {self.agent}"
+                f"{self.agent} has no active key: unless it was retired on purpose, "
+                f"agent-bus keys rotate {self.agent}"
             )
         # Of two that were made in one millisecond the later one in the file.
         return max(reversed(active), key=lambda key: key.created_at)

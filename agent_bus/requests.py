@@ -10,7 +10,7 @@ from typing import Any
 from agent_bus.envelope import Judged
 from agent_bus.errors import InvalidDecision, InvalidMessage, NotPermitted
 from agent_bus.keys import KeyIndex
-from agent_bus.names import AgentName
+from agent_bus.names import AgentName, MessageId
 from agent_bus.payload import SUBJECT_LIMIT, Decision, Message, is_one_line
 from agent_bus.pins import chain
 
@@ -20,6 +20,7 @@ WITHDRAW = "withdraw"
 
 _OPTION_LIMIT = 64
 _OPTIONS_LIMIT = 16
+_REASON_LIMIT = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +111,28 @@ def check_right(request: Request, decision: str, by: AgentName, may_decide: bool
     elif decision not in request.options:
         offered = ", ".join(json.dumps(option) for option in request.options)
         raise InvalidDecision(f"{decision[:80]!a} is no option of {ident}: choose {offered}")
+
+
+def check_reason(reason: str | None) -> None:
+    """Whether the reason of a decision is short enough. Raises InvalidDecision."""
+    # As JSON, where a control character takes six bytes: the notice carries it as data.
+    text = json.dumps(reason, ensure_ascii=False)
+    if len(text.encode("utf-8", "surrogatepass")) > _REASON_LIMIT:
+        raise InvalidDecision(f"a reason has at most {_REASON_LIMIT} bytes as JSON")
+
+
+def notice_of(asked: Message, decision: Decision, ident: MessageId, sent_at: str) -> Message:
+    """The message that tells the requester; of a withdrawal, the one who was asked."""
+    return Message(
+        id=ident,
+        bus=asked.bus,
+        sender=decision.by,
+        to=asked.to if decision.by == asked.sender else asked.sender,
+        sent_at=sent_at,
+        kind="approval_decision",
+        subject=f"{decision.decision}: {asked.subject}"[:SUBJECT_LIMIT],
+        body=decision.reason or "",
+        thread=asked.thread or asked.id,
+        reply_to=asked.id,
+        data=decision.payload(),
+    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any, cast
 
 from agent_bus.clock import Clock, to_text
@@ -238,6 +237,8 @@ def _priority(text: str | None) -> Priority | None:
 
 
 def _unknown(name: AgentName, known: set[AgentName]) -> str:
+    from difflib import get_close_matches
+
     near = get_close_matches(name, sorted(known), n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known)) or 'nobody'}"
     return f"nobody here is called {name}: {hint} (force sends all the same)"

@@ -70,6 +70,19 @@ def file_of(held: TemporaryBus, ident: str, kind: str = "decision") -> Path:
     return held.path / "approvals" / f"{ident}.{kind}"
 
 
+def test_a_request_that_does_not_verify_is_named_until_it_is_decided(
+    alice: Bus, chief: Bus, asked: MessageId, held: TemporaryBus
+) -> None:
+    """The keys of what was decided may have been revoked since, which is nobody's concern."""
+    decided = alice.request_approval("Else?").id
+    chief.decide(decided, "approve")
+    assert chief.approvals.unusable() == []
+    alice.keys.revoke(AgentName("alice"), alice.keys.load(AgentName("alice")).keys[0].kid)
+
+    assert chief.approvals.unusable() == [(asked, "revoked-key")]
+    assert pending(chief) == []
+
+
 def test_a_request_stands_in_every_admins_queue(
     chief: Bus, user: Bus, asked: MessageId, held: TemporaryBus
 ) -> None:

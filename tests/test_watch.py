@@ -309,6 +309,45 @@ def test_what_is_left_is_counted_without_what_is_bad(
     assert found.remaining == 0
 
 
+def test_what_another_wait_got_or_will_get_is_not_left(
+    alice: Bus, watching: Callable[..., Watch], poll: bool
+) -> None:
+    """Whichever of the two is first: the next wait has nothing, and nobody was told else."""
+    watch = watching(poll)
+    arrived = threading.Event()
+    everything = in_background(lambda: watch.next(timeout=LONG, accept=lambda _: arrived.is_set()))
+    one = in_background(
+        lambda: watch.next(timeout=LONG, accept=lambda _: arrived.is_set(), limit=1)
+    )
+    while len(watch._waiting) < 2:
+        time.sleep(0.01)
+    sent = [send(alice) for _ in range(3)]
+    arrived.set()
+    watch.wake()
+
+    assert ids(finish(*everything)) == sent
+    limited = finish(*one)
+    assert (ids(limited), limited.remaining) == (sent[:1], 0)
+    assert watch.next(timeout=0).timed_out
+
+
+def test_a_wait_that_looks_on_leaves_bad_files_to_others(
+    home: TemporaryBus, alice: Bus, watching: Callable[..., Watch], warnings: list[str]
+) -> None:
+    watch = watching()
+    ident, data = message_bytes(alice)
+    (new_folder(home) / message_file(ident)).write_bytes(data.replace(b"xxxx", b"xxxy", 1))
+
+    assert watch.next(timeout=0, accept=lambda _: False, takes=False).bad == ()
+    assert len(warnings) == 1
+    found = watch.next(timeout=0)
+    assert [one.place.id for one in found.bad] == [ident]
+    watch.give_back(found)
+    assert [one.place.id for one in watch.next(timeout=0).bad] == [ident]
+    assert watch.next(timeout=0).bad == ()
+    assert len(warnings) == 1
+
+
 def test_a_filter_does_not_consume_what_it_refuses(
     alice: Bus, watching: Callable[..., Watch]
 ) -> None:
@@ -704,6 +743,26 @@ def test_a_folder_that_is_moved_away_and_made_anew(
     ident = send(alice)
 
     assert ids(finish(thread, found)) == [ident]
+
+
+@linux
+def test_a_bus_that_is_moved_away_or_replaced_ends_the_sleep(
+    home: TemporaryBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel tells nothing of that to whoever watches a folder below."""
+    monkeypatch.setattr(arrivals, "_STAT_INTERVAL", 0.05)
+    source = Arrivals(new_folder(home), poll=False, warn=print)
+    try:
+        aside = home.path.with_name("aside")
+        assert not source.wait(0.2)
+        home.path.rename(aside)
+        assert source.wait(LONG)
+        shutil.copytree(aside, home.path)
+        assert source.wait(LONG)
+        source.renew()
+        assert not source.wait(0.2)
+    finally:
+        source.close()
 
 
 def test_a_box_that_does_not_exist_yet(

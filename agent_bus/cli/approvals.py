@@ -93,7 +93,10 @@ def request_approval(options: RequestApproval) -> None:
 @verb
 def pending_approval(options: Shared) -> None:
     """List what waits for a decision, oldest first. For admins."""
-    pending = open_as(options).pending()
+    bus = open_as(options)
+    pending = bus.pending()
+    for ident, outcome in bus.approvals.unusable():
+        render.say(f"{ident} does not verify ({outcome}) and is not shown: agent-bus doctor")
     if options.json:
         for request in pending:
             render.put_json(_record(request))

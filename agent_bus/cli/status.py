@@ -77,7 +77,7 @@ def status(options: Status) -> None:
     """Show how each agent stands; or, with an id, what became of a message.
 
     Needs no identity. With one, also which of one's own messages nobody has read for a while
-    (AGENT_BUS_UNREAD_AFTER, 10m); and by id only one's own messages, for admins all.
+    (AGENT_BUS_UNREAD_AFTER, 10m).
     """
     loaded = load_settings(options)
     check_as(options, loaded)

@@ -1,8 +1,7 @@
 """A table at a terminal, whatever its width. Ids are always whole.
 
 Where a table is too wide, times are shortened first, then columns that may go are left out,
-and the last column gets what is left. Where nothing may go, the last column stands on lines
-of its own under its record.
+and the last column gets what is left. Where nothing may go, a record takes several lines.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from agent_bus.clock import SystemClock, to_text
 _TIME = re.compile(r"(\d{4})-(\d\d-\d\d)T(\d\d:\d\d):\d\d\.\d{3}Z", re.ASCII)
 _GAP = "  "
 _ENOUGH = 24
-"""Characters of a last column that say something, where it may be cut."""
+"""Cells of a last column that say something, where it may be cut."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +33,10 @@ class Grid:
 
         return [max(map(cell_len, column)) for column in zip(self.head, *self.rows, strict=True)]
 
-    def fits(self, width: int) -> bool:
-        """Whether each record can stand on one line."""
+    def fits(self, width: int, *, whole: bool = False) -> bool:
+        """Whether each record can stand on one line; `whole`: and nothing is cut."""
         *fixed, last = self.widths()
-        if self.spare:
+        if self.spare and not whole:
             last = min(last, max(_ENOUGH, len(self.head[-1])))
         return _line(fixed) + last <= width
 
@@ -51,7 +50,9 @@ class Grid:
         rows = tuple((*map(short, row[:-1]), row[-1]) for row in self.rows)
         timed = [any(a != b for a, b in zip(*cells, strict=True)) for cells in self._pairs(rows)]
         head = zip(self.head, timed, strict=True)
-        return Grid(tuple(f"{n} UTC" if t else n for n, t in head), rows, self.spare)
+        return Grid(
+            tuple(f"{n.removesuffix(' at')} UTC" if t else n for n, t in head), rows, self.spare
+        )
 
     def _pairs(self, rows: Sequence[Sequence[str]]) -> list[tuple[tuple[str, ...], ...]]:
         return list(zip(zip(*self.rows, strict=True), zip(*rows, strict=True), strict=True))
@@ -71,7 +72,7 @@ def draw(grid: Grid) -> None:
         return
     console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
     width = console.width
-    if not grid.fits(width):
+    if not grid.fits(width, whole=True):
         grid = grid.shortened()
     for name in grid.spare:
         if not grid.fits(width):
@@ -86,9 +87,9 @@ def _lines(grid: Grid, width: int) -> list[tuple[str, str]]:
         widths[-1] = min(widths[-1], width - _line(widths[:-1]))
         shown = [(_aligned(grid.head, widths), "bold")]
         return shown + [(_aligned(row, widths), "") for row in grid.rows]
-    widths = grid.widths()[:-1]
-    if _line(widths) - len(_GAP) > width:
-        return [(line, "") for row in grid.rows for line in _flowing(row, width)]
+    *widths, last = grid.widths()
+    if _line(widths) - len(_GAP) > width or last < _ENOUGH:
+        return [(line, "") for row in grid.rows for line in _flowing(grid.head, row, width)]
     shown = [(_aligned(grid.head[:-1], widths), "bold")]
     for row in grid.rows:
         shown.append((_aligned(row[:-1], widths), ""))
@@ -113,15 +114,16 @@ def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
     return _GAP.join(cells).rstrip()
 
 
-def _flowing(row: Sequence[str], width: int) -> list[str]:
-    """A record over several lines, broken between its cells."""
+def _flowing(head: Sequence[str], row: Sequence[str], width: int) -> list[str]:
+    """A record over several lines, broken between its fields."""
     from rich.cells import cell_len
 
     first, *others = row
     lines, here = [], first
-    for cell in others:
-        if cell in ("", "-"):
+    for name, text in zip(head[1:], others, strict=True):
+        if text in ("", "-"):
             continue
+        cell = f"{name}: {text}"
         if cell_len(here) + len(_GAP) + cell_len(cell) <= width:
             here += _GAP + cell
             continue

@@ -171,7 +171,6 @@ def opening(bus: Bus) -> Opening:
         version=agent_bus.__version__,
         instructions=instructions(bus),
         capabilities=CAPABILITIES,
-        discover_capabilities=CAPABILITIES,
     )
 
 

@@ -11,7 +11,7 @@ import json
 import re
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from agent_bus.errors import UsageError
 from agent_bus.payload import Priority
@@ -86,7 +86,8 @@ Flag = Annotated[bool, BeforeValidator(_flag)]
 Count = Annotated[int, Field(ge=1), BeforeValidator(_integer)]
 Seconds = Annotated[float, Field(ge=0), BeforeValidator(_number)]
 Texts = Annotated[list[str], BeforeValidator(_texts)]
-OneOrMore = Annotated[list[str] | str, BeforeValidator(_texts)]
+_NAMES = {"anyOf": [{"items": {"type": "string"}, "type": "array"}, {"type": "string"}]}
+OneOrMore = Annotated[list[str], BeforeValidator(_texts), WithJsonSchema(_NAMES)]
 Details = Annotated[dict[str, Any] | str | None, BeforeValidator(_details)]
 
 LIMIT = 20
@@ -121,10 +122,6 @@ class SendArguments(Arguments):
         OptionalText, Field(description="same key on a retry: one message")
     ] = None
     force: Annotated[Flag, Field(description="send to an unknown name")] = False
-
-    def recipients(self) -> list[str]:
-        """The names, as a list."""
-        return [self.to] if isinstance(self.to, str) else self.to
 
 
 class InboxArguments(Arguments):
@@ -215,8 +212,16 @@ def _fault(tool: str, model: type[Arguments], fault: Any) -> str:
         return f"{name} is missing"
     if fault["type"] == "extra_forbidden":
         known = ", ".join(model.model_fields) or "none"
-        why = "; who sends is fixed for this server" if name in _SENDERS else ""
+        why = _why_no_sender(model) if name in _SENDERS else ""
         return f"there is no argument {name[:40]!a}{why}; {tool} takes: {known}"
     text = str(fault["msg"]).removeprefix("Value error, ")
     text = text[0].lower() + text[1:]
     return f"{name} {text}".replace("input should be", "has to be")
+
+
+def _why_no_sender(model: type[Arguments]) -> str:
+    if "sender" in model.model_fields:
+        return ": it is called sender"
+    if "agent" in model.model_fields:
+        return ": agent is the sender or a recipient"
+    return "; who sends is fixed for this server"

@@ -8,20 +8,24 @@ it stands in a fence that it cannot imitate.
 from __future__ import annotations
 
 import json
-import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
-from agent_bus.reading import Stored
+from agent_bus.errors import AgentBusError
+from agent_bus.reading import Stored, reason
 from agent_bus.server.models import Listed, Result
+from agent_bus.visible import cut, visible
 from agent_bus.visible import fenced as in_fence
 
 LIMIT = 40
 """The most messages in one answer."""
-LIST_BYTES = 9_500
-"""JSON that a list may have. An answer holds it twice, as structure and as text: 20 KB."""
+LIST_BYTES = 18_500
+"""What a list may have on the wire, both copies together: with all around it, 20 KB."""
 
-_SUBJECTS = (120, 80, 40)
+_SUBJECTS = (120, 80, 40, 20, 10)
 _FENCED_BYTES = 8_000
+
+Fitting = TypeVar("Fitting", bound=Result)
 
 
 def listed(stored: Stored) -> Listed:
@@ -51,18 +55,32 @@ def fitting(found: Sequence[Stored]) -> list[Listed]:
         if sum(size(message) for message in messages) <= LIST_BYTES:
             break
         for message in messages:
-            message.subject = shortened(message.subject, length)
+            message.subject = message.subject and cut(message.subject, length)
     return messages
 
 
-def shortened(text: str | None, length: int) -> str | None:
-    """The text, cut to so many characters with a mark."""
-    return text if text is None or len(text) <= length else text[: length - 1] + "…"
+def taken(results: Iterable[Fitting], room: int) -> tuple[list[Fitting], int]:
+    """As many of the first as there is room for, and the room that is left then."""
+    found = []
+    for result in results:
+        if size(result) > room:
+            break
+        found.append(result)
+        room -= size(result)
+    return found, room
 
 
 def size(result: Result) -> int:
-    """Bytes of JSON."""
-    return len(compact(result.wire()).encode())
+    """Bytes on the wire: an answer holds it as structure, and as JSON in a text block."""
+    text = compact(result.wire())
+    return len(text.encode()) + len(compact(text).encode())
+
+
+def fault(error: AgentBusError | OSError) -> str:
+    """An error as one line, its code first."""
+    if isinstance(error, OSError):
+        return f"storage: {one_line(reason(error))}"
+    return f"{error.code}: {one_line(str(error))}"
 
 
 def compact(value: object) -> str:
@@ -72,27 +90,12 @@ def compact(value: object) -> str:
 
 def one_line(text: str, limit: int = 1000) -> str:
     """Text as a line that shows every control character."""
-    shown = escaped(" ".join(text.split()))
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
-
-
-def escaped(text: str) -> str:
-    """Text with every control, format and line-separator character made visible."""
-    return "".join(_visible(character) for character in text)
+    return cut(visible(" ".join(text.split())), limit)
 
 
 def fenced(data: bytes) -> str:
     """Stored bytes as text that says what it is, in a fence that it cannot close."""
-    text = escaped(data[:_FENCED_BYTES].decode("utf-8", "backslashreplace"))
+    text = visible(data[:_FENCED_BYTES].decode("utf-8", "backslashreplace"))
     rest = len(data) - _FENCED_BYTES
-    cut = f"\n(cut: {rest} bytes more)" if rest > 0 else ""
-    return in_fence(text, "unverified", cut)
-
-
-def _visible(character: str) -> str:
-    if character.isascii():
-        return character if character.isprintable() else f"\\x{ord(character):02x}"
-    if unicodedata.category(character)[0] not in "CZ" or character == "\u3000":
-        return character
-    code = ord(character)
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    more = f"\n(cut: {rest} bytes more)" if rest > 0 else ""
+    return in_fence(text, "unverified", more)

@@ -140,6 +140,7 @@ class PendingResult(Result):
 
     pending: list[Request]
     remaining: int | None = None
+    warning: str | None = None
     hint: str | None = None
 
 
@@ -155,6 +156,8 @@ class DecideResult(Result):
 
 class Failed(Result):
     """A stored file that does not verify."""
+
+    model_config = ConfigDict(json_schema_extra=_only_texts)
 
     id: str
     box: str
@@ -188,6 +191,7 @@ class Trace(Result):
 
     id: str
     to: str
+    outcome: str
     delivered_at: str
     read_at: str | None = None
     archived_at: str | None = None

@@ -27,18 +27,14 @@ _TEXTS = ("description", "title", "websiteUrl")
 class Opening:
     """What a server says about itself; call it with a request.
 
-    The two capability objects are JSON as it stands on the wire: `capabilities` for
-    `initialize`, `discover_capabilities` for `server/discover`. They differ, since in the
-    newer protocol notifications come over `subscriptions/listen` alone. They must equal
-    what the SDK says for the same server, and a test has to hold that.
+    `capabilities` is JSON as it stands on the wire, the same in both eras. It must equal what
+    the SDK says for the same server, and a test has to hold that.
     """
 
     name: str
     version: str
     instructions: str | None
     capabilities: dict[str, Any]
-    discover_capabilities: dict[str, Any]
-    title: str | None = None
 
     def __call__(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """The response to a JSON-RPC request, or None: the SDK is to answer it."""
@@ -64,7 +60,7 @@ class Opening:
     def _discovered(self) -> dict[str, Any]:
         return {
             "supportedVersions": [DISCOVER_VERSION],
-            "capabilities": self.discover_capabilities,
+            "capabilities": self.capabilities,
             "resultType": "complete",
             "ttlMs": 0,
             "cacheScope": "private",
@@ -73,8 +69,7 @@ class Opening:
         }
 
     def _info(self) -> dict[str, Any]:
-        title = {} if self.title is None else {"title": self.title}
-        return {"name": self.name, "version": self.version, **title}
+        return {"name": self.name, "version": self.version}
 
     def _instructions(self) -> dict[str, Any]:
         return {} if self.instructions is None else {"instructions": self.instructions}

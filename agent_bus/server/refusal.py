@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 
 from agent_bus.clock import SystemClock
-from agent_bus.server.framing import Decoder, Message, encode
+from agent_bus.server.framing import Decoder, Event, Message, Refusal, encode
 
 CODE = -32000
 """A server's own error (JSON-RPC 2.0, section 5.1)."""
@@ -30,17 +30,22 @@ def tell(reason: str) -> None:
         return
     error = {"code": CODE, "message": reason}
     try:
-        for request in _requests():
-            answer = {"jsonrpc": "2.0", "id": request.request_id, "error": error}
-            os.write(1, encode(json.dumps(answer), framed=request.framed))
-            if request.value["method"] == _LAST:
+        for event in _events():
+            if isinstance(event, Refusal):
+                answer = event.answer()
+            elif event.request_id is not None:
+                answer = {"jsonrpc": "2.0", "id": event.request_id, "error": error}
+            else:
+                continue
+            os.write(1, encode(json.dumps(answer), framed=event.framed))
+            if isinstance(event, Message) and event.value["method"] == _LAST:
                 return
     except (OSError, ValueError):
         # The client is gone, or one of the two is no stream that can be waited for.
         return
 
 
-def _requests() -> Iterator[Message]:
+def _events() -> Iterator[Event]:
     decoder, clock = Decoder(), SystemClock()
     until = clock.monotonic() + _PATIENCE
     while (left := until - clock.monotonic()) > 0 and select.select([0], [], [], left)[0]:
@@ -48,6 +53,6 @@ def _requests() -> Iterator[Message]:
         for event in decoder.feed(chunk) if chunk else decoder.end():
             if isinstance(event, Message) and event.request_id is not None:
                 until = clock.monotonic() + _PATIENCE
-                yield event
+            yield event
         if not chunk:
             return

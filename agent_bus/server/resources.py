@@ -25,8 +25,8 @@ from mcp.shared.exceptions import MCPError
 
 from agent_bus.errors import AgentBusError
 from agent_bus.names import MessageId
-from agent_bus.reading import Stored, reason
-from agent_bus.server.listing import LIMIT, compact, fitting, one_line
+from agent_bus.reading import Stored
+from agent_bus.server.listing import LIMIT, compact, fault, fitting, one_line
 from agent_bus.server.models import Listed, Result
 from agent_bus.server.verbs import Service
 
@@ -87,7 +87,7 @@ class Resources:
         try:
             inbox = await anyio.to_thread.run_sync(self._inbox)
         except (AgentBusError, OSError) as error:
-            raise MCPError(t.INTERNAL_ERROR, _line(error)) from None
+            raise MCPError(t.INTERNAL_ERROR, fault(error)) from None
         text = compact(inbox.wire())
         content = t.TextResourceContents(uri=INBOX, mime_type="application/json", text=text)
         return t.ReadResourceResult(contents=[content])
@@ -129,7 +129,7 @@ class Resources:
             try:
                 await anyio.to_thread.run_sync(follower.start)
             except (AgentBusError, OSError) as error:
-                raise MCPError(t.INTERNAL_ERROR, _line(error)) from None
+                raise MCPError(t.INTERNAL_ERROR, fault(error)) from None
             self._follower = follower
 
     def _stop_if_unwanted(self) -> None:
@@ -180,7 +180,10 @@ class _Follower:
         while not self._cancelled.is_set():
             try:
                 self._service.watch.next(
-                    timeout=_FOR_EVER, accept=self._notice, cancelled=self._cancelled
+                    timeout=_FOR_EVER,
+                    accept=self._notice,
+                    cancelled=self._cancelled,
+                    takes=False,
                 )
                 return  # cancelled, or the watch was closed
             except (AgentBusError, OSError):
@@ -222,7 +225,3 @@ def _check(uri: str) -> None:
         raise MCPError(
             t.INVALID_PARAMS, f"no such resource; there is {INBOX}", {"uri": one_line(uri, 200)}
         )
-
-
-def _line(error: AgentBusError | OSError) -> str:
-    return one_line(reason(error) if isinstance(error, OSError) else f"{error.code}: {error}")

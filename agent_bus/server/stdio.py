@@ -191,8 +191,7 @@ class _Session:
             self._write(json.dumps(event.answer()))
             return
         if event.request_id is not None:
-            if self._is_opened(event.value):
-                return
+            self._open(event.value)
         elif event.value.get("method") == "notifications/cancelled":
             # A cancelled request is never answered, so nobody is to wait for that.
             self._unanswered.discard(_cancelled_id(event))
@@ -201,22 +200,15 @@ class _Session:
         else:
             self._backlog.append(event.value)
 
-    def _is_opened(self, request: dict[str, Any]) -> bool:
-        """Answer the first request if that can be done; True if the SDK need not see it.
-
-        A refusal is the whole story: the SDK would take the refused request as the one
-        that opens the session. The next request then counts as the first.
-        """
+    def _open(self, request: dict[str, Any]) -> None:
+        """Answer the first request if that can be done; the SDK is to answer all others."""
         answer = self._ask_opening(request)
+        self._opening = None
         if answer is None:
-            self._opening = None
             self._unanswered.add(request["id"])
-            return False
-        self._write(json.dumps(answer))
-        if "error" in answer:
-            return True
-        self._opening, self._replayed = None, answer
-        return False
+        else:
+            self._write(json.dumps(answer))
+            self._replayed = answer
 
     def _ask_opening(self, request: dict[str, Any]) -> dict[str, Any] | None:
         try:

@@ -7,6 +7,7 @@ do`, without structure; it never ends the server.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,10 +20,9 @@ from mcp.server import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
 from agent_bus.errors import AgentBusError
-from agent_bus.reading import reason
+from agent_bus.server import approvals, models, verbs
 from agent_bus.server import arguments as given
-from agent_bus.server import models, verbs
-from agent_bus.server.listing import compact, one_line
+from agent_bus.server.listing import compact, fault, one_line
 from agent_bus.server.verbs import Failure, Service
 from agent_bus.server.waiting import Waiting
 
@@ -48,6 +48,8 @@ class Tool:
     reads_only: bool = False
     destructive: bool = False
     idempotent: bool = False
+    in_order: bool = False
+    """Whether calls are done one at a time, in the order in which they came."""
     meta: dict[str, Any] | None = None
 
     def listed(self) -> t.Tool:
@@ -73,6 +75,7 @@ TOOLS = (
         given.SendArguments,
         models.SendResult,
         verbs.send,
+        in_order=True,
     ),
     Tool(
         "bus_inbox",
@@ -120,14 +123,15 @@ TOOLS = (
         "Ask an admin (`needs`: a sealed one) to decide. The answer is a message: bus_wait.",
         given.RequestArguments,
         models.RequestResult,
-        verbs.request_approval,
+        approvals.request_approval,
+        in_order=True,
     ),
     Tool(
         "bus_pending_approval",
         "Admins: what waits for a decision.",
         given.NoArguments,
         models.PendingResult,
-        verbs.pending_approval,
+        approvals.pending_approval,
         reads_only=True,
     ),
     Tool(
@@ -135,10 +139,11 @@ TOOLS = (
         "Admins: decide a request for good. The requester may `withdraw` it.",
         given.DecideArguments,
         models.DecideResult,
-        verbs.decide,
+        approvals.decide,
         # One decision ends a request for ever, so that a host should ask before this.
         destructive=True,
         idempotent=True,
+        in_order=True,
     ),
     Tool(
         "bus_verify",
@@ -168,6 +173,8 @@ class Toolbox:
         self._listed = [tool.listed() for tool in tools]
         self._waiting = Waiting(service)
         self._threads = anyio.CapacityLimiter(_THREADS)
+        # A lock and no limiter of one: it goes to whoever waits longest, and to nobody else.
+        self._order = anyio.Lock()
 
     async def list(self, _: Context, __: t.PaginatedRequestParams | None) -> t.ListToolsResult:
         """All tools; they never change while the server runs."""
@@ -205,7 +212,8 @@ class Toolbox:
             return verb(self._service, asked)
 
         # Never abandoned: what was begun is finished, whether somebody waits for it or not.
-        return await anyio.to_thread.run_sync(run, limiter=self._threads)
+        async with self._order if tool.in_order else contextlib.nullcontext():
+            return await anyio.to_thread.run_sync(run, limiter=self._threads)
 
 
 def _answer(value: dict[str, Any]) -> t.CallToolResult:
@@ -216,10 +224,8 @@ def _answer(value: dict[str, Any]) -> t.CallToolResult:
 def _failure(tool: str, error: Exception) -> t.CallToolResult:
     if isinstance(error, Failure):
         text = f"{error.code}: {error}"
-    elif isinstance(error, AgentBusError):
-        text = f"{error.code}: {one_line(str(error))}"
-    elif isinstance(error, OSError):
-        text = f"storage: {one_line(reason(error))}"
+    elif isinstance(error, AgentBusError | OSError):
+        text = fault(error)
     else:
         text = f"internal: {type(error).__name__}: {one_line(str(error), 300)}"
         _logger.error("%s: %s", tool, text)

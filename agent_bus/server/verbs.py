@@ -5,15 +5,22 @@ All of this blocks and runs in worker threads. Nothing here knows of the protoco
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agent_bus.approvals import Request as Asked
 from agent_bus.bus import Bus
 from agent_bus.clock import duration, seconds, to_text
 from agent_bus.errors import UsageError
 from agent_bus.history import Filter
-from agent_bus.names import AgentName, MessageId, is_agent_name, is_message_id
+from agent_bus.names import (
+    AgentName,
+    MessageId,
+    agent_name,
+    is_agent_name,
+    is_message_id,
+    kind_name,
+    message_id,
+)
 from agent_bus.presence import Attachment
 from agent_bus.reading import Place, Stored
 from agent_bus.sending import Draft, Receipt, Refusal
@@ -25,15 +32,15 @@ from agent_bus.server.listing import (
     fenced,
     fitting,
     one_line,
-    shortened,
     size,
+    taken,
 )
 from agent_bus.standing import AgentStatus, MessageStatus
 from agent_bus.unread import Unread
+from agent_bus.visible import cut
 from agent_bus.watch import Watch
 
 _AT_MOST = f"limit is at most {LIMIT}: page on with the same limit"
-_QUESTION = 1_500
 _NEGLECTED = 20
 _VERIFY_SECONDS = 20.0
 _AFTER = "after:"
@@ -65,11 +72,9 @@ def send(service: Service, asked: given.SendArguments) -> models.SendResult:
         reply_to=asked.reply_to,
         thread=asked.thread,
         priority=asked.priority,
-        expires_in=_expiry(asked.expires_in),
+        expires_in=expiry(asked.expires_in),
     )
-    outcomes = service.bus.send(
-        asked.recipients(), draft, key=asked.idempotency_key, force=asked.force
-    )
+    outcomes = service.bus.send(asked.to, draft, key=asked.idempotency_key, force=asked.force)
     refused = [outcome for outcome in outcomes if isinstance(outcome, Refusal)]
     if len(refused) == len(outcomes):
         raise _nobody(refused)
@@ -79,7 +84,7 @@ def send(service: Service, asked: given.SendArguments) -> models.SendResult:
 def inbox(service: Service, asked: given.InboxArguments) -> models.InboxResult:
     """bus_inbox."""
     page = service.bus.inbox(
-        Filter(sender=asked.sender, kind=asked.kind),
+        Filter(sender=_if_given(agent_name, asked.sender), kind=_if_given(kind_name, asked.kind)),
         unread=asked.unread,
         limit=min(asked.limit, LIMIT),
         page=asked.page,
@@ -88,21 +93,25 @@ def inbox(service: Service, asked: given.InboxArguments) -> models.InboxResult:
         messages=fitting(page.messages),
         total=page.total or 0,
         next=page.next,
-        hint=_AT_MOST if asked.limit > LIMIT else None,
+        hint=_AT_MOST if asked.limit > LIMIT and page.next else None,
     )
 
 
 def log(service: Service, asked: given.LogArguments) -> models.LogResult:
     """bus_log."""
     page = service.bus.log(
-        Filter(thread=asked.thread, agent=asked.agent, kind=asked.kind),
+        Filter(
+            thread=_if_given(message_id, asked.thread),
+            agent=_if_given(agent_name, asked.agent),
+            kind=_if_given(kind_name, asked.kind),
+        ),
         limit=min(asked.limit, LIMIT),
         page=asked.page,
     )
     return models.LogResult(
         messages=fitting(page.messages),
         next=page.next,
-        hint=_AT_MOST if asked.limit > LIMIT else None,
+        hint=_AT_MOST if asked.limit > LIMIT and page.next else None,
     )
 
 
@@ -125,60 +134,6 @@ def archive(service: Service, asked: given.IdArguments) -> models.ArchiveResult:
     """bus_archive."""
     place = service.bus.archive(asked.id)
     return models.ArchiveResult(id=place.id, state=place.state)
-
-
-def request_approval(service: Service, asked: given.RequestArguments) -> models.RequestResult:
-    """bus_request_approval."""
-    receipt = service.bus.request_approval(
-        asked.question,
-        options=asked.options,
-        to=asked.to,
-        details=asked.details,
-        expires_in=_expiry(asked.expires_in),
-        key=asked.idempotency_key,
-        needs=asked.needs,
-    )
-    return models.RequestResult(
-        id=receipt.id, to=receipt.to, duplicate=receipt.duplicate, attached=receipt.attached
-    )
-
-
-def pending_approval(service: Service, _: given.NoArguments) -> models.PendingResult:
-    """bus_pending_approval. Every request has its line; the room left goes to the oldest."""
-    waiting = service.bus.pending()
-    short = [_request(request, whole=False) for request in waiting]
-    room = LIST_BYTES
-    shown = []
-    for brief in short:
-        room -= size(brief)
-        if room < 0:
-            break
-        shown.append(brief)
-    for number, request in enumerate(waiting[: len(shown)]):
-        whole = _request(request, whole=True)
-        room -= size(whole) - size(shown[number])
-        if room < 0:
-            break
-        shown[number] = whole
-    is_cut = any(request.cut for request in shown)
-    left = len(waiting) - len(shown)
-    hints = {
-        "where cut is true, bus_read ID has all of it": is_cut,
-        "bus_log with kind approval_request pages through the rest": left > 0,
-    }
-    return models.PendingResult(pending=shown, remaining=left or None, hint=_joined(hints))
-
-
-def decide(service: Service, asked: given.DecideArguments) -> models.DecideResult:
-    """bus_decide."""
-    decided = service.bus.decide(asked.id, asked.decision, reason=asked.reason, sha256=asked.sha256)
-    return models.DecideResult(
-        id=decided.decision.request,
-        decision=decided.decision.decision,
-        by=decided.decision.by,
-        decided_at=decided.decision.decided_at,
-        hint="it had been decided so before; that stands" if decided.repeated else None,
-    )
 
 
 def verify(service: Service, asked: given.OptionalIdArguments) -> models.VerifyResult:
@@ -212,16 +167,13 @@ def status(service: Service, asked: given.OptionalIdArguments) -> models.StatusR
     """bus_status."""
     bus = service.bus
     if asked.id is not None:
-        traces = [_trace(trace) for trace in bus.message_status(asked.id)]
-        return models.StatusResult(messages=traces[:LIMIT], remaining=_over(traces, LIMIT))
+        traces = bus.message_status(asked.id)
+        told, _ = taken(map(_trace, traces), LIST_BYTES)
+        return models.StatusResult(messages=told, remaining=_over(traces, len(told)))
     agents = sorted(bus.status(), key=lambda one: (one.agent != bus.identity, not one.unread))
     neglected = [_unread(one) for one in bus.unread_by_others().messages]
-    room, shown = LIST_BYTES - sum(map(size, neglected[:_NEGLECTED])), []
-    for agent in agents:
-        shown.append(_agent(agent))
-        room -= size(shown[-1])
-        if room < 0:
-            break
+    named, _ = taken(neglected[:_NEGLECTED], LIST_BYTES // 2)
+    shown, _ = taken(map(_agent, agents), LIST_BYTES - sum(map(size, named)))
     return models.StatusResult(
         identity=bus.identity,
         admin=bus.is_admin,
@@ -229,7 +181,7 @@ def status(service: Service, asked: given.OptionalIdArguments) -> models.StatusR
         watching=service.watch.mode,
         warning=rivals(bus),
         agents=shown,
-        unread_by_others=neglected[:_NEGLECTED] or None,
+        unread_by_others=named or None,
         hint=_neglect(len(neglected), bus),
         remaining=_over(agents, len(shown)),
     )
@@ -251,8 +203,14 @@ def rivals(bus: Bus) -> str | None:
     )
 
 
-def _expiry(duration: str | None) -> int | None:
-    return None if duration is None else seconds(duration)
+def expiry(text: str | None) -> int | None:
+    """A duration in seconds. Raises UsageError."""
+    return None if text is None else seconds(text)
+
+
+def _if_given(checked: Callable[[object], str], text: str | None) -> str | None:
+    """A filter, in the form that names and ids have. Raises InvalidName."""
+    return None if text is None else checked(text)
 
 
 def _receipt(outcome: Receipt | Refusal) -> models.Receipt:
@@ -286,33 +244,13 @@ def _unverified(stored: Stored) -> Failure:
     )
 
 
-def _request(request: Asked, *, whole: bool) -> models.Request:
-    message = request.message
-    long = len(message.body) > _QUESTION
-    left_out = request.details is not None or message.body.strip() != message.subject
-    return models.Request(
-        id=message.id,
-        sender=message.sender,
-        to=message.to,
-        subject=message.subject if whole else shortened(message.subject, 80) or "",
-        question=shortened(message.body, _QUESTION) if whole else None,
-        options=list(request.options),
-        details=request.details if whole else None,
-        asked_at=message.sent_at,
-        expires_at=message.expires_at,
-        needs=None if request.needs is None else shortened(request.needs, 64),
-        sha256=request.sha256,
-        cut=(long if whole else left_out) or None,
-    )
-
-
 def _failed(stored: Stored) -> models.Failed:
     place, judged = stored.place, stored.judged
     return models.Failed(
         id=place.id,
         box=place.box,
         outcome=judged.outcome,
-        detail=shortened(judged.detail, 200) or None,
+        detail=cut(judged.detail, 200) or None,
     )
 
 
@@ -342,7 +280,7 @@ def _unread(one: Unread) -> models.Unread:
     return models.Unread(
         id=one.id,
         to=one.to,
-        subject=shortened(one.message.subject, 80) or "",
+        subject=cut(one.message.subject, 80),
         sent_at=one.message.sent_at,
         recipient="attached"
         if one.attached
@@ -363,6 +301,7 @@ def _trace(trace: MessageStatus) -> models.Trace:
     return models.Trace(
         id=trace.id,
         to=trace.to,
+        outcome=trace.outcome,
         delivered_at=trace.delivered_at,
         read_at=trace.read_at,
         archived_at=trace.archived_at,
@@ -381,7 +320,3 @@ def _over(items: Sequence[object], shown: int) -> int | None:
 def _path(path: str) -> str:
     # Names of files may hold bytes that are no UTF-8.
     return path.encode("utf-8", "backslashreplace").decode()
-
-
-def _joined(hints: dict[str, bool]) -> str | None:
-    return "; ".join(hint for hint, holds in hints.items() if holds) or None

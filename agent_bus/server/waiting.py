@@ -156,13 +156,15 @@ def _warning(bad: tuple[Stored, ...]) -> str | None:
 
 
 def _hint(asked: WaitArguments, found: Found, before: int) -> str | None:
+    how = " with include_existing" if asked.include_existing else ""
     hints = {
         "nothing yet: call bus_wait again to go on waiting": found.timed_out,
-        f"{found.remaining} more are ready: call bus_wait again": found.remaining > 0,
-        f"{before} unread from before this server started: bus_inbox, or include_existing": (
+        f"{found.remaining} more are ready: call bus_wait again{how}": found.remaining > 0,
+        f"{before} unread from before this server started: bus_inbox lists them, "
+        "include_existing gives those that no wait gave yet": (
             found.timed_out and before > 0 and not asked.include_existing
         ),
         f"a wait lasts at most {LONGEST:.0f} seconds": asked.timeout > LONGEST,
-        f"limit is at most {LIMIT}": asked.limit > LIMIT,
+        f"limit is at most {LIMIT}": asked.limit > LIMIT and found.remaining > 0,
     }
     return "; ".join(hint for hint, holds in hints.items() if holds) or None

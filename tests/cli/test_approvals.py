@@ -38,6 +38,17 @@ def test_a_request_stands_in_the_queue_with_all_that_matters(cli: Cli) -> None:
     assert line.endswith("yes | no | yes, but later\tDrop the table?")
 
 
+def test_a_request_that_was_tampered_with_is_reported(cli: Cli) -> None:
+    ident = ask(cli)
+    path = cli.bus.path / "approvals" / f"{ident}.request"
+    data = path.read_bytes().replace(b"Drop the table", b"Keep the table")
+    path.unlink()
+    path.write_bytes(data)
+    shown = cli("pending-approval", me="user")
+    assert (shown.code, shown.out) == (0, "")
+    assert f"{ident} does not verify (bad-signature)" in shown.err
+
+
 def test_the_question_may_come_from_standard_input(cli: Cli) -> None:
     asked = cli("request-approval", "-", "--json", me="alice", stdin=b"May I?\n")
     assert asked.record.keys() >= {"id", "to", "durability", "duplicate", "attached"}

@@ -210,5 +210,7 @@ def test_status_of_a_message_tells_what_became_of_it(cli: Cli) -> None:
     assert status(me="alice")["archived_at"] is not None
     assert cli("status", ident, me="alice").lines[0].startswith(f"{ident}\tbob\t")
     other = cli.send("alice", "conductor")
-    cli("status", other, me="bob").refused(66, "that you sent or received")
+    # What became of it is no secret; its text is.
+    assert "hello" not in cli("status", other, "--json", me="bob").out
+    cli("status", "0" * 26, me="bob").refused(66, "no message")
     assert cli("status", other, me="user").code == 0

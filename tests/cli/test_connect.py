@@ -31,7 +31,8 @@ def test_claude_gets_the_name_of_the_server_before_the_variables(cli: Cli) -> No
 
 def _block(text: str) -> str:
     """The TOML in what is printed for Codex: all but sentences."""
-    return re.sub(r"^[A-Z].*$", "", text.partition("config.toml")[2].partition("\n")[2], flags=re.M)
+    printed = text.partition("config.toml")[2].partition("\n")[2]
+    return re.sub(r"^[A-Z].*$", "", printed, flags=re.MULTILINE)
 
 
 def test_codex_gets_a_block_of_toml_that_holds_no_name(cli: Cli) -> None:

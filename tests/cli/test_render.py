@@ -201,8 +201,15 @@ def test_ids_are_whole_on_every_terminal(
     shown = without_colours(on_a_terminal(cli, *words, me="user", columns=columns))
     if words[0] == "pending-approval":
         assert asked in shown
-    elif words[0] in ("inbox", "log", "verify", "wait", "status"):
+    elif words[0] in ("inbox", "log", "verify", "wait") or words == ["status", hostile]:
         assert hostile in shown
+
+
+def test_a_record_that_is_broken_over_lines_names_its_fields(cli: Cli) -> None:
+    ident = cli.send("alice", "bob")
+    shown = without_colours(on_a_terminal(cli, "status", ident, columns=50)).splitlines()
+    assert shown[0].startswith(f"{ident}  to: bob")
+    assert shown[-1].endswith("attached: no")
 
 
 def test_markup_in_a_subject_stays_text(cli: Cli) -> None:

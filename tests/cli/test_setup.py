@@ -76,12 +76,12 @@ def test_the_whole_way_in_a_repository_with_adopt_and_new(at_home: Program, cli:
     old.mkdir()
     at_home("log", *elsewhere).refused(69, "--adopt")
     at_home("init", *elsewhere).refused(69, "--adopt")
-    adopted = at_home("init", *elsewhere, "--adopt", old, "--json").record
-    assert (adopted["bus_id"], adopted["created"]) == (ident, False)
+    adopted = at_home("init", *elsewhere, "--adopt", old)
+    assert "was taken over" in adopted.err
+    assert "agents: conductor, user, alice, bob (admins: conductor, user)" in adopted.err
+    again = at_home("init", *elsewhere, "--adopt", adopted.lines[0], "--json").record
+    assert (again["bus_id"], again["created"]) == (ident, False)
     assert at_home("log", *elsewhere).code == 0
-    again = at_home("init", *elsewhere, "--adopt", old)
-    assert "was taken over" in again.err
-    assert "agents: conductor, user, alice, bob (admins: conductor, user)" in again.err
     at_home("init", "--adopt", "/nowhere", *elsewhere).refused(69, "no bus")
     at_home("init", "--adopt", "", *elsewhere).refused(64, "no path")
 

@@ -1,7 +1,7 @@
 """A tiny server under the project's stdio transport, for tests over raw pipes.
 
 Started as a script. Options: `--opening` answers the first request from static data,
-`--refuse-discover` refuses `server/discover` that way, `--broken-opening` raises there;
+`--broken-opening` raises there;
 `--slow S` makes the build take S seconds, `--fail usage|bug|lifespan` breaks it;
 `--cleanup FILE` appends a line to FILE at the end, `--stuck-cleanup` hangs there.
 """
@@ -29,13 +29,8 @@ if TYPE_CHECKING:
 OPENING = Opening(
     name="echo",
     version="1.2.3",
-    title="Echo",
     instructions="Says what you say – é, 漢.",
     capabilities={
-        "tools": {"listChanged": True},
-        "resources": {"listChanged": False, "subscribe": True},
-    },
-    discover_capabilities={
         "tools": {"listChanged": False},
         "resources": {"listChanged": False, "subscribe": False},
     },
@@ -46,7 +41,7 @@ def build(lifespan_fails: bool = False) -> tuple[Server[Any], InitializationOpti
     """The SDK server; imports the SDK."""
     import anyio
     import mcp.types as t
-    from mcp.server import NotificationOptions, Server
+    from mcp.server import Server
 
     async def list_tools(_ctx: Any, _params: Any) -> t.ListToolsResult:
         tools = [
@@ -57,9 +52,6 @@ def build(lifespan_fails: bool = False) -> tuple[Server[Any], InitializationOpti
 
     async def list_resources(_ctx: Any, _params: Any) -> t.ListResourcesResult:
         return t.ListResourcesResult(resources=[])
-
-    async def subscribe(_ctx: Any, _params: Any) -> t.EmptyResult:
-        return t.EmptyResult()
 
     def text(value: str) -> t.CallToolResult:
         return t.CallToolResult(content=[t.TextContent(type="text", text=value)])
@@ -94,15 +86,13 @@ def build(lifespan_fails: bool = False) -> tuple[Server[Any], InitializationOpti
     server: Server[Any] = Server(
         OPENING.name,
         version=OPENING.version,
-        title=OPENING.title,
         instructions=OPENING.instructions,
         lifespan=lifespan,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
         on_list_resources=list_resources,
-        on_subscribe_resource=subscribe,
     )
-    return server, server.create_initialization_options(NotificationOptions(tools_changed=True))
+    return server, server.create_initialization_options()
 
 
 _CHILD = """
@@ -130,13 +120,6 @@ def _make_noise() -> str:
     return done.stderr.decode()
 
 
-def _refuse_discover(request: dict[str, Any]) -> dict[str, Any] | None:
-    if request["method"] != "server/discover":
-        return OPENING(request)
-    error = {"code": -32601, "message": "Method not found"}
-    return {"jsonrpc": "2.0", "id": request["id"], "error": error}
-
-
 def _break(_request: dict[str, Any]) -> dict[str, Any] | None:
     raise RuntimeError("the opening broke")
 
@@ -157,7 +140,6 @@ def _broken() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--opening", action="store_true")
-    parser.add_argument("--refuse-discover", action="store_true")
     parser.add_argument("--broken-opening", action="store_true")
     parser.add_argument("--slow", type=float, default=0)
     parser.add_argument("--fail", default="")
@@ -175,8 +157,8 @@ def main() -> None:
     if options.stuck_cleanup:
         cleanup.append(lambda: time.sleep(600))
     answer: Answer | None = OPENING if options.opening else None
-    if options.refuse_discover or options.broken_opening:
-        answer = _refuse_discover if options.refuse_discover else _break
+    if options.broken_opening:
+        answer = _break
     run(lambda: _prepared(options), opening=answer, cleanup=cleanup)
 
 

@@ -25,7 +25,7 @@ def send(**arguments: Any) -> given.SendArguments:
     ],
 )
 def test_recipients_are_a_name_a_list_or_a_list_as_text(to: Any, names: list[str]) -> None:
-    assert send(to=to).recipients() == names
+    assert send(to=to).to == names
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,20 @@ def test_there_is_no_argument_for_the_sender(name: str) -> None:
         "takes: to, body, subject, kind, reply_to, thread, priority, expires_in, "
         "idempotency_key, force"
     )
+
+
+@pytest.mark.parametrize(
+    ("tool", "model", "why"),
+    [
+        ("bus_inbox", given.InboxArguments, "it is called sender"),
+        ("bus_log", given.LogArguments, "agent is the sender or a recipient"),
+    ],
+)
+def test_a_filter_by_another_name_is_pointed_to(
+    tool: str, model: type[given.Arguments], why: str
+) -> None:
+    with pytest.raises(UsageError, match=f"there is no argument 'from': {why}; {tool} takes: "):
+        given.parse(tool, model, {"from": "bob"})
 
 
 def test_all_that_is_wrong_stands_in_one_line() -> None:

@@ -73,11 +73,12 @@ def test_a_framed_request_is_answered_in_a_frame(begin: Begin) -> None:
     assert b"AGENT_MSG_AS is not set" in out
 
 
-def test_what_is_no_request_is_not_answered(begin: Begin) -> None:
+def test_what_is_no_message_is_refused_and_a_notification_is_not_answered(begin: Begin) -> None:
     process = begin("mcp")
     out, _ = process.communicate(b'nonsense\n{"jsonrpc":"2.0","method":"x"}\n[]\n', GUARD)
 
-    assert (process.returncode, out) == (78, b"")
+    assert process.returncode == 78
+    assert [json.loads(line)["error"]["code"] for line in out.splitlines()] == [-32700, -32600]
 
 
 def test_a_client_that_says_nothing_is_not_waited_for(begin: Begin) -> None:

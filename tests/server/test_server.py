@@ -342,6 +342,22 @@ def test_a_decision_that_was_never_told_is_told_at_the_admin_s_next_start(
 # -- while it runs
 
 
+@pytest.mark.parametrize("version", ["2025-06-18", DISCOVER_VERSION])
+def test_pipelined_sends_keep_their_order(bus: TemporaryBus, spawn: Spawn, version: str) -> None:
+    """A client that does not wait for its answers; one id after the other says what came first."""
+    pipe = spawn()
+    pipe.open(version)
+    for number in range(30):
+        tool = "bus_request_approval" if number % 3 == 2 else "bus_send"
+        body = {"question": str(number)} if number % 3 == 2 else {"body": str(number)}
+        pipe.send("tools/call", {"name": tool, "arguments": {"to": "conductor", **body}})
+    for _ in range(30):
+        assert not pipe.receive()["result"].get("isError")
+
+    messages = [stored.judged.message for stored in bus.as_agent("conductor").inbox().messages]
+    assert [message.body for message in messages if message] == [str(n) for n in range(30)]
+
+
 def test_an_abandoned_wait_neither_holds_the_server_nor_eats_a_message(
     bus: TemporaryBus, spawn: Spawn
 ) -> None:

@@ -690,7 +690,7 @@ def test_the_opening_is_answered_before_the_server_is_built(start: Start, versio
 
     answer = peer.initialize(version)
 
-    info = {"name": "echo", "version": "1.2.3", "title": "Echo"}
+    info = {"name": "echo", "version": "1.2.3"}
     found = answer["result"]
     assert found.get("serverInfo") or found["_meta"][PREFIX + "serverInfo"] == info
 
@@ -745,15 +745,6 @@ def test_a_second_opening_goes_to_the_sdk(start: Start) -> None:
     first, second = peer.initialize(MODERN), peer.initialize(MODERN)
 
     assert first["result"] == second["result"]
-
-
-def test_a_refused_discover_leaves_the_way_to_initialize_open(start: Start) -> None:
-    """Claude Code falls back to the older era on the same process."""
-    peer = start("--refuse-discover")
-
-    assert peer.initialize(MODERN)["error"]["code"] == -32601
-    assert peer.initialize()["result"]["protocolVersion"] == "2025-11-25"
-    assert peer.echo() == "hi"
 
 
 @pytest.mark.parametrize("module", ["stdio", "opening"])

@@ -13,6 +13,8 @@ import pytest
 from mcp import Client, MCPError
 
 from agent_bus.approvals import DEFAULT_OPTIONS
+from agent_bus.bus import Bus
+from agent_bus.names import AgentName
 from agent_bus.sending import Draft
 from agent_bus.server import app, tools
 from agent_bus.server.listing import fenced
@@ -187,7 +189,7 @@ async def test_a_message_is_sent_awaited_read_answered_and_archived(
         assert back["id"] == answer["receipts"][0]["id"]
         assert back["thread"] == back["reply_to"] == receipt["id"]
         (trace,) = ok(await alice.call_tool("bus_status", {"id": receipt["id"]}))["messages"]
-        assert trace["to"] == "bob"
+        assert (trace["to"], trace["outcome"]) == ("bob", "ok")
         assert trace["read_at"] <= trace["archived_at"]
 
 
@@ -450,18 +452,88 @@ async def test_a_requester_may_withdraw(connect: Any, ok: Ok, failed: Failed) ->
     assert short.startswith("invalid-name: ")
 
 
+async def test_one_large_request_does_not_blank_the_others(
+    bus: TemporaryBus, connect: Any, ok: Ok
+) -> None:
+    alice = bus.as_agent("alice")
+    alice.request_approval("large", details={"d": "x" * 12_000})
+    for number in range(3):
+        alice.request_approval(f"question\n{number}", details={"n": number})
+    async with connect("user") as client:
+        large, *small = ok(await client.call_tool("bus_pending_approval", {}))["pending"]
+
+    assert large["cut"]
+    assert "details" not in large
+    assert [(one["question"], one["details"]) for one in small] == [
+        (f"question\n{number}", {"n": number}) for number in range(3)
+    ]
+
+
+async def test_a_request_that_was_tampered_with_is_reported(
+    bus: TemporaryBus, connect: Any, ok: Ok
+) -> None:
+    alice = bus.as_agent("alice")
+    bad, good = (alice.request_approval(text).id for text in ("Push to main?", "Else?"))
+    path = bus.path / "approvals" / f"{bad}.request"
+    data = path.read_bytes().replace(b"Push to main?", b"Pull to main?")
+    path.unlink()
+    path.write_bytes(data)
+    async with connect("user") as client:
+        value = ok(await client.call_tool("bus_pending_approval", {}))
+
+    assert [one["id"] for one in value["pending"]] == [good]
+    assert f"{bad} (bad-signature)" in value["warning"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "line"),
+    [
+        ("bus_inbox", {"sender": "Backend Orch"}, "invalid-name: no agent name: 'Backend Orch'"),
+        ("bus_inbox", {"kind": "TASK"}, "invalid-name: no kind: 'TASK'; use 1 to 32"),
+        ("bus_log", {"thread": "nonsense"}, "invalid-name: no message id: 'nonsense'"),
+        ("bus_log", {"agent": "../x"}, "invalid-name: no agent name: '../x'"),
+        ("bus_log", {"kind": ""}, "invalid-name: no kind: ''"),
+    ],
+)
+async def test_a_filter_that_can_match_nothing_is_refused(
+    connect: Any, failed: Failed, tool: str, arguments: dict[str, Any], line: str
+) -> None:
+    async with connect("alice") as client:
+        assert failed(await client.call_tool(tool, arguments)).startswith(line)
+
+
+async def test_an_admin_that_the_environment_leaves_out_is_told_so(
+    bus: TemporaryBus, ok: Ok, failed: Failed
+) -> None:
+    bus.as_agent("alice").request_approval("?")
+    narrowed = replace(bus.settings, admins=(AgentName("user"),), identity="conductor")
+    opened = Bus.open(narrowed, identity="conductor", clock=bus.clock)
+    (ident,) = [request.message.id for request in bus.as_agent("user").pending()]
+    with opened.watch(warn=print) as watch, opened.presence.attach(opened.identity, "mcp") as here:
+        async with Client(app.make(Service(opened, watch, here))) as client:
+            calls: list[tuple[str, dict[str, Any]]] = [
+                ("bus_pending_approval", {}),
+                ("bus_decide", {"id": ident, "decision": "approve"}),
+            ]
+            for name, arguments in calls:
+                line = failed(await client.call_tool(name, arguments))
+                assert line.startswith("not-permitted: conductor is an admin of this bus, but ")
+                assert "AGENT_BUS_ADMIN_NAMES" in line
+
+
 # -- budgets
 
 
+@pytest.mark.parametrize("sign", ["🐟", '"'])
 async def test_lists_stay_small_whatever_stands_in_them(
-    bus: TemporaryBus, connect: Any, ok: Ok, mode: str
+    bus: TemporaryBus, connect: Any, ok: Ok, mode: str, sign: str
 ) -> None:
     for name in ("l" * 64, "m" * 64):
         bus.add_agent(name)
-    first = write(bus, "l" * 64, "m" * 64, subject="🐟" * 200)
+    first = write(bus, "l" * 64, "m" * 64, subject=sign * 200)
     for _ in range(45):
         write(
-            bus, "l" * 64, "m" * 64, subject="🐟" * 200, kind="k" * 32, reply_to=first,
+            bus, "l" * 64, "m" * 64, subject=sign * 200, kind="k" * 32, reply_to=first,
             priority="urgent", body="x" * 60_000,
         )  # fmt: skip
     async with connect("l" * 64, mode) as client:
@@ -473,14 +545,15 @@ async def test_lists_stay_small_whatever_stands_in_them(
             answer = await client.call_tool(name, arguments)
             value = ok(answer)
             assert len(value["messages"]) == 20
-            assert _size(answer) < 25 * KB
-            assert _size(value) < 12 * KB
+            assert _size(answer) < 20 * KB
             all_at_once = ok(await client.call_tool(name, arguments | {"limit": 1000}))
             assert _size(all_at_once) < 25 * KB
-            assert "at most 40" in all_at_once["hint"]
-            assert len(all_at_once["messages"]) in (26, 40)
+            # The wait was given twenty before, so that this time nothing is left.
+            is_more = name != "bus_wait"
+            assert ("at most 40" in all_at_once.get("hint", "")) is is_more
+            assert len(all_at_once["messages"]) == (40 if is_more else 26)
         usual = await client.call_tool("bus_read", {"id": first})
-        assert "🐟" * 200 in ok(usual)["message"]["subject"]
+        assert sign * 200 in ok(usual)["message"]["subject"]
 
 
 async def test_twenty_usual_messages_are_20_kb_on_the_wire(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -14,8 +16,10 @@ from mcp import Client, MCPError
 from agent_bus.sending import Draft
 from agent_bus.server import app, waiting
 from agent_bus.server.arguments import WaitArguments
+from agent_bus.server.resources import INBOX
+from agent_bus.server.verbs import Service
 from agent_bus.server.waiting import _Call
-from agent_bus.testing import TemporaryBus
+from agent_bus.testing import ManualClock, TemporaryBus
 
 pytestmark = pytest.mark.anyio
 
@@ -231,6 +235,79 @@ async def test_a_file_that_does_not_verify_is_named_and_no_message(
     assert value["messages"] == []
     assert f"{ident} (bad-signature)" in value["warning"]
     assert any(ident in line for line in warnings)
+
+
+async def test_a_subscription_leaves_the_warning_to_the_next_wait(
+    bus: TemporaryBus, connect: Any, ok: Ok, warnings: list[str]
+) -> None:
+    ident = write(bus)
+    path = forge(bus, ident)
+    path.rename(bus.path / "aside")
+    async with connect("alice") as client, client.listen(resource_subscriptions=[INBOX]):
+        (bus.path / "aside").rename(path)
+        with anyio.fail_after(GUARD):
+            await _until(lambda: any(ident in line for line in warnings))
+        value = ok(await client.call_tool("bus_wait", {"timeout": 0}))
+        again = ok(await client.call_tool("bus_wait", {"timeout": 0}))
+
+    assert f"{ident} (bad-signature)" in value["warning"]
+    assert "warning" not in again
+    assert sum(ident in line for line in warnings) == 1
+
+
+def test_a_warning_that_reaches_nobody_is_given_back(bus: TemporaryBus, serve: Any) -> None:
+    service = serve("alice")
+    bad = write(bus)
+    forge(bus, bad)
+    call = _Call(service, WaitArguments(timeout=0))
+    assert bad in (call.run().warning or "")
+    call.cancel()
+
+    assert bad in (_Call(service, WaitArguments(timeout=0)).run().warning or "")
+    assert _Call(service, WaitArguments(timeout=0)).run().warning is None
+
+
+async def test_what_is_left_of_the_older_mail_names_the_way_to_it(
+    bus: TemporaryBus, connect: Any, ok: Ok
+) -> None:
+    sent = [write(bus) for _ in range(2)]
+    async with connect("alice") as client:
+        asked = {"include_existing": True, "limit": 1}
+        first = ok(await client.call_tool("bus_wait", asked))
+        assert first["hint"] == "1 more are ready: call bus_wait again with include_existing"
+        assert ids(ok(await client.call_tool("bus_wait", asked))) == sent[1:]
+
+
+async def test_a_large_limit_is_no_matter_where_all_is_shown(
+    bus: TemporaryBus, connect: Any, ok: Ok
+) -> None:
+    async with connect("alice") as client:
+        write(bus)
+        for name in ("bus_wait", "bus_inbox", "bus_log"):
+            assert "hint" not in ok(await client.call_tool(name, {"limit": 1000}))
+
+
+async def test_bad_and_expired_files_from_before_are_no_unread_messages(
+    held: TemporaryBus, clock: ManualClock, ok: Ok
+) -> None:
+    write(held, expires_in=60)
+    forge(held, write(held))
+    write(held)
+    clock.advance(3600)
+    alice = held.as_agent("alice")
+    with alice.watch(warn=print) as watch, alice.presence.attach(alice.identity, "mcp") as here:
+        async with Client(app.make(Service(alice, watch, here))) as client:
+            value = ok(await client.call_tool("bus_wait", {"timeout": 0}))
+
+    assert value["unread_before_start"] == 1
+
+
+def forge(bus: TemporaryBus, ident: str, box: str = "alice") -> Path:
+    """Change one letter of a message."""
+    path = bus.path / "messages" / box / "new" / f"{ident}.msg"
+    path.write_bytes(path.read_bytes().replace(b'"x"', b'"y"'))
+    os.utime(path, (1_000_000, 1_000_000))
+    return path
 
 
 def _sleepers() -> int:
