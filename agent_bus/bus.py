@@ -251,7 +251,7 @@ class Bus:
     def pending(self) -> list[Request]:
         """What waits for a decision, oldest first. Raises NotPermitted unless one is an admin."""
         if not self.is_admin:
-            raise NotPermitted(f"{self.identity} is no admin of this bus: {_names(self.admins)}")
+            raise NotPermitted(f"{self.identity} is no admin {self._no_admin_here()}")
         return self.approvals.pending()
 
     @storage_errors()
@@ -386,6 +386,11 @@ class Bus:
             return True
         message = stored.judged.message
         return message is not None and message.sender == self._identity
+
+    def _no_admin_here(self) -> str:
+        if self.identity in self.file.admins:
+            return "in this process: AGENT_BUS_ADMIN_NAMES leaves it out"
+        return f"of this bus: {_names(self.admins)}"
 
     def _asked(self, to: str | None) -> AgentName:
         if to is None:

@@ -159,6 +159,8 @@ def _read(root: Path, ident: str, _: str | None) -> Ready:
         stored = opened.read(ident)
         if not stored.judged.ok:
             raise VerificationError(stored.judged.detail, outcome=stored.judged.outcome)
+        if stored.place.state == "new":
+            raise StorageError("it was shown, and stays unread")
         return stored.place.id
 
     return read
