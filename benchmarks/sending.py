@@ -63,28 +63,25 @@ def figures(scale: Scale) -> Iterator[Result]:
 
 
 def single(scale: Scale) -> Iterator[Result]:
-    """One sender, in this process."""
-    rounds = scale.rounds(600, 150)
+    """One sender, in this process; each figure in turn with the floor alone."""
+    rounds = scale.rounds(400, 150)
     with box_and_bus(scale, "alice", "bob") as (bare, bus):
         alice, draft = bus.as_agent("alice"), Draft(body=BODY)
-        decide = _decisions(bus, rounds + 3)
-        steps: list[Step] = [
-            bare.send,
-            lambda: alice.send_one("bob", draft),
-            lambda: alice.send_one("bob", draft, key=secrets.token_hex(8)),
-            decide,
-        ]
-        counts = [_flushes(step) for step in steps]
-        floor, send, keyed, decided = in_turn(steps, rounds)
-    beside = {
-        "send": ("durable send", send, 1.25),
-        "send-keyed": ("keyed send", keyed, None),
-        "decide": ("decision, with its notice", decided, None),
-    }
-    for (name, (title, times, goal)), count in zip(beside.items(), counts[1:], strict=True):
-        made = compared(name, f"{title}, {count} fsyncs", floor, times, goal)
-        made.more["fsyncs"] = count
-        yield made
+        beside: dict[str, tuple[str, Step, float | None]] = {
+            "send": ("durable send", lambda: alice.send_one("bob", draft), 1.25),
+            "send-keyed": (
+                "keyed send",
+                lambda: alice.send_one("bob", draft, key=secrets.token_hex(8)),
+                None,
+            ),
+            "decide": ("decision, with its notice", _decisions(bus, rounds + 3), None),
+        }
+        for name, (title, step, goal) in beside.items():
+            count = _flushes(step)
+            floor, times = in_turn([bare.send, step], rounds)
+            made = compared(name, f"{title}, {count} fsyncs", floor, times, goal)
+            made.more["fsyncs"] = count
+            yield made
 
 
 def many(scale: Scale) -> Result:
