@@ -40,7 +40,7 @@ class Result:
     """What the ratio is of what."""
     at_least: bool = False
     steady: bool = True
-    """Whether it can be compared between runs; the slowest of many are the machine's own."""
+    """Whether it can be compared between runs: a tail and a full disk are the machine's own."""
     more: dict[str, float] = field(default_factory=dict)
 
     @property
