@@ -172,8 +172,11 @@ def test_no_child_keeps_a_dead_process_alive(
     process.kill()
     process.wait()
 
-    os.kill(child, 0)  # it still runs
-    assert not presence.attached(BOB)
+    # A child that has only just been forked may still be closing what it must not keep.
+    while presence.attached(BOB):
+        os.kill(child, 0)  # it still runs
+        time.sleep(0.01)
+    os.kill(child, 0)
 
 
 @pytest.mark.parametrize("how", ["spawn", "fork"])
