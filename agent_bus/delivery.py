@@ -102,7 +102,7 @@ class Delivery:
             if key is None:
                 ident = message.id
                 return self._publish(box.tmp, name, box.new, ident, ident, message.kind)
-            return self._deliver_keyed(message, key, box.folder, box.new, box.tmp, name)
+            return self._deliver_keyed(message, key, box, name)
 
     def _require_ok(self, data: bytes, message: Message, keys: KeyIndex | None) -> None:
         """Judge one's own bytes as a reader will."""
@@ -123,21 +123,19 @@ class Delivery:
             self._boxes[name] = kept
         return kept
 
-    def _deliver_keyed(
-        self, message: Message, key: str, box: Folder, new: Folder, tmp: Folder, name: str
-    ) -> Delivered:
+    def _deliver_keyed(self, message: Message, key: str, box: _Box, name: str) -> Delivered:
         remembered = sent_file(message.to, key)
         with self._store.make("sent", message.sender) as sent:
             try:
-                tmp.link(name, sent, remembered)
+                box.tmp.link(name, sent, remembered)
                 first = message
             except FileExistsError:
                 first = self._first_send(sent, remembered, message, key)
             sent.sync()
             # By its id as well: a copied bus has lost which name in sent/ was whose.
             gone = records.pruned_under(
-                box, f"{message.sender}/{remembered}"
-            ) or records.was_pruned(box, first.id)
+                box.folder, f"{message.sender}/{remembered}"
+            ) or records.was_pruned(box.folder, first.id)
             if gone:
                 # The first one was read, done and removed; it must not come back.
                 if first is message:
@@ -147,10 +145,10 @@ class Delivery:
             # Of several processes at once only the one whose file it is has no duplicate.
             duplicate = first is not message
             if self._store.find(message.to, first.id) is not None:
-                self._flush(new, first.id, key)
+                self._flush(box.new, first.id, key)
                 return Delivered(first.id, duplicate)
             self._require_alive(first, key)
-            done = self._publish(sent, remembered, new, first.id, key, message.kind)
+            done = self._publish(sent, remembered, box.new, first.id, key, message.kind)
             return Delivered(done.id, duplicate=done.duplicate or duplicate)
 
     def _require_alive(self, first: Message, key: str) -> None:
@@ -262,6 +260,9 @@ class Delivery:
         elif place:
             found = self._store.load(place.box, place.id).judged.message
             self._require_same(found.content_hash() if found else "", message, *(message.id,) * 2)
+            # The first try may have been uncertain; what this one promises must be on disk.
+            with self._store.open("messages", message.to, "new") as new:
+                self._flush(new, message.id, message.id)
         else:
             return None
         return Delivered(message.id, duplicate=True)

@@ -174,6 +174,8 @@ def test_a_flush_of_the_box_that_fails_is_uncertain_and_names_the_key(
     assert uncertain["key"] in uncertain["text"]
     [path] = new.iterdir()
     assert uncertain["key"] == (key or path.stem)
+    still = send("bob", "x", key=uncertain["key"], wrap=strace(*inject))
+    assert still["error"] == "delivery-uncertain"  # a receipt would promise what no flush did
     again = send("bob", "x", key=uncertain["key"])
     assert (again["id"], again["duplicate"]) == (path.stem, True)
     assert [entry.name for entry in new.iterdir()] == [path.name]
