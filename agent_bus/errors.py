@@ -69,6 +69,44 @@ class UnknownRecipient(AgentBusError):
     exit_code = 67
 
 
+class InvalidMission(UsageError):
+    """A mission, or another argument of the gateway, breaks a rule; nothing was begun."""
+
+    code = "invalid-mission"
+
+
+class CheckoutRefused(AgentBusError):
+    """A mirror or a worktree is not exactly what the mission says; it was left as it is."""
+
+    code = "checkout"
+    exit_code = 65
+
+
+class NoSuchChild(AgentBusError):
+    """No child of that id, or none of this owner."""
+
+    code = "no-such-child"
+    exit_code = 66
+
+
+class Unavailable(AgentBusError):
+    """The agent server cannot be reached, or it failed; nothing is known of the effect."""
+
+    code = "unavailable"
+    exit_code = 69
+
+
+class ServerRefused(AgentBusError):
+    """The agent server understood a request and refused it; `status` is the HTTP status."""
+
+    code = "server-refused"
+    exit_code = 69
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class NoBus(AgentBusError):
     """There is no bus at the address, or not the one that the repository names."""
 
@@ -141,6 +179,12 @@ class NotPermitted(AgentBusError):
 
     code = "not-permitted"
     exit_code = 77
+
+
+class InvalidCapability(NotPermitted):
+    """A capability that is forged, malformed, expired or out of scope; which, is not told."""
+
+    code = "capability"
 
 
 class ConfigurationError(AgentBusError):

@@ -1,0 +1,1 @@
+"""OpenHands: children on an agent server, and their ends as messages."""

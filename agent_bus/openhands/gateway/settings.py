@@ -1,0 +1,135 @@
+"""The environment of the gateway, read once. No other module of the gateway looks at it.
+
+What a variable means stands in docs/openhands-gateway.md. The credential of the agent server
+is read here and handed to the provider alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from agent_bus.clock import seconds
+from agent_bus.errors import ConfigurationError, UsageError
+
+WORKSPACE = Path("/home/openhands/workspace")
+RUN_LIMIT = 6 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """What the environment says. Build it with `load`, or by hand in a test."""
+
+    url: str
+    """OPENHANDS_URL: the agent server, without a slash at the end."""
+    api_key: str = field(repr=False)
+    """OPENHANDS_API_KEY: its session key; only the provider gets it."""
+    public_url: str
+    """OPENHANDS_PUBLIC_URL: what people open a conversation under."""
+    workspace: Path = WORKSPACE
+    """AGENT_BUS_OPENHANDS_WORKSPACE: mirrors, worktrees and gates, on the same path for the
+    gateway and for the agent server."""
+    agent: Path | None = None
+    """AGENT_BUS_OPENHANDS_AGENT: a JSON file that says which agent a child is."""
+    runtime: Path | None = None
+    """AGENT_BUS_OPENHANDS_RUNTIME: a JSON file with the MCP servers of a granted runtime."""
+    gateway_url: str | None = None
+    """AGENT_BUS_OPENHANDS_GATEWAY_URL: where children reach `agent-bus openhands serve`."""
+    run_limit: int = RUN_LIMIT
+    """AGENT_BUS_OPENHANDS_RUN_LIMIT: seconds after which a run that has not ended is overdue."""
+    secret: str | None = field(default=None, repr=False)
+    """EVEX_MESSAGING_SECRET: one more secret that capabilities may be signed with."""
+
+    @property
+    def mirrors(self) -> Path:
+        """The folder of the bare mirrors."""
+        return self.workspace / "mirrors"
+
+    @property
+    def worktrees(self) -> Path:
+        """The folder of the children's worktrees."""
+        return self.workspace / "delivery"
+
+    @property
+    def gates(self) -> Path:
+        """The folder of what a child's hooks read: its gate, and the token of its Stop hook."""
+        return self.workspace / ".agent-bus"
+
+
+def load(environ: Mapping[str, str] | None = None) -> GatewaySettings:
+    """Read the environment. Raises ConfigurationError, never with a value that is secret."""
+    env = os.environ if environ is None else environ
+    url = _url(env, "OPENHANDS_URL") or _missing("OPENHANDS_URL", "http://127.0.0.1:8000")
+    return GatewaySettings(
+        url=url,
+        api_key=_credential(env),
+        public_url=_url(env, "OPENHANDS_PUBLIC_URL") or url,
+        workspace=_folder(env, "AGENT_BUS_OPENHANDS_WORKSPACE") or WORKSPACE,
+        agent=_folder(env, "AGENT_BUS_OPENHANDS_AGENT"),
+        runtime=_folder(env, "AGENT_BUS_OPENHANDS_RUNTIME"),
+        gateway_url=_url(env, "AGENT_BUS_OPENHANDS_GATEWAY_URL"),
+        run_limit=_run_limit(env),
+        secret=env.get("EVEX_MESSAGING_SECRET") or None,
+    )
+
+
+def secret_of(environ: Mapping[str, str] | None = None) -> str | None:
+    """EVEX_MESSAGING_SECRET alone: for who mints and needs no agent server."""
+    return (os.environ if environ is None else environ).get("EVEX_MESSAGING_SECRET") or None
+
+
+def workspace_of(environ: Mapping[str, str] | None = None) -> Path:
+    """AGENT_BUS_OPENHANDS_WORKSPACE alone: for who keeps mirrors and needs no agent server."""
+    env = os.environ if environ is None else environ
+    return _folder(env, "AGENT_BUS_OPENHANDS_WORKSPACE") or WORKSPACE
+
+
+def _missing(name: str, example: str) -> str:
+    raise ConfigurationError(f"{name} is not set: export {name}={example}")
+
+
+def _credential(env: Mapping[str, str]) -> str:
+    key = env.get("OPENHANDS_API_KEY") or _missing("OPENHANDS_API_KEY", "<its session key>")
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise ConfigurationError("OPENHANDS_API_KEY holds characters that no header can carry")
+    return key
+
+
+def _url(env: Mapping[str, str], name: str) -> str | None:
+    text = env.get(name)
+    if not text:
+        return None
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError:
+        raise ConfigurationError(f"{name} is no URL: {text[:80]!a}") from None
+    if parts.username or parts.password:
+        raise ConfigurationError(f"{name} holds a credential: it belongs into OPENHANDS_API_KEY")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ConfigurationError(f"{name} is {text[:80]!a}: write it like http://127.0.0.1:8000")
+    return text.rstrip("/")
+
+
+def _folder(env: Mapping[str, str], name: str) -> Path | None:
+    text = env.get(name)
+    if not text:
+        return None
+    if not os.path.isabs(text):
+        raise ConfigurationError(f"{name} is the relative path {text[:80]!a}: give an absolute one")
+    return Path(text)
+
+
+def _run_limit(env: Mapping[str, str]) -> int:
+    text = env.get("AGENT_BUS_OPENHANDS_RUN_LIMIT")
+    if not text:
+        return RUN_LIMIT
+    try:
+        return seconds(text)
+    except UsageError:
+        raise ConfigurationError(
+            f"AGENT_BUS_OPENHANDS_RUN_LIMIT is {text[:80]!a}: write it like 90s, 15m, 2h or 7d"
+        ) from None
