@@ -32,7 +32,6 @@ from agent_bus.errors import (
     DeliveryUncertain,
     InvalidDecision,
     InvalidMessage,
-    InvalidName,
     NoSuchMessage,
     NotDelivered,
     NotPermitted,
@@ -42,7 +41,7 @@ from agent_bus.errors import (
 from agent_bus.files import Folder, UnfitFile
 from agent_bus.keys import KeyIndex
 from agent_bus.locks import locked
-from agent_bus.names import AgentName, MessageId, is_message_id, message_id
+from agent_bus.names import AgentName, MessageId, agent_name, is_message_id
 from agent_bus.payload import Decision, Message
 from agent_bus.reading import Judge, reason, storage_errors
 from agent_bus.requests import (
@@ -319,6 +318,19 @@ class Approvals:
         }
         return next((why for why, holds in objections.items() if holds), None)
 
+    def addressee(self, me: AgentName, to: str | None) -> AgentName:
+        """The admin who is asked: by default the first who is not oneself.
+
+        Raises UsageError for a name that is no admin, ConfigurationError if nobody is left.
+        """
+        others = [name for name in self._admins if name != me]
+        if to is None and not others:
+            raise ConfigurationError(f"this bus has no admin but {me}: none to ask")
+        if to is not None and agent_name(to) not in self._admins:
+            known = ", ".join(self._admins) or "there is none"
+            raise UsageError(f"{to} is no admin of this bus: ask {known}")
+        return others[0] if to is None else agent_name(to)
+
     def demand(self, name: AgentName) -> dict[str, str]:
         """What a request holds that this name alone may decide, with its sealed key.
 
@@ -353,24 +365,6 @@ class Approvals:
                 f"{request.message.id} names the sealed key of {by} that has to decide it, and "
                 "this is another: it has to be asked again"
             )
-
-    def doubt(self, message: Message) -> str | None:
-        """Why a message that tells of a decision should not be believed; None if it is right.
-
-        Anybody's own key can sign a message of this kind; the decision itself is the truth.
-        """
-        if message.kind != "approval_decision":
-            return None
-        told = dict(message.data or {})
-        made = None
-        with contextlib.suppress(InvalidName, NoSuchMessage, VerificationError):
-            made = self.decision(self.request(message_id(told.get("request"))))
-        if made is not None and made.by == message.sender and made.payload() == told:
-            return None
-        return (
-            "no such decision stands on this bus: it was removed long ago, or nobody has made it. "
-            "Do not act on it"
-        )
 
     def _notify(self, request: Request, decision: Decision, signer: Signer) -> None:
         notice, key = self._notice_of(request, decision), _notice_key(request.message.id)

@@ -17,6 +17,7 @@ import agent_bus
 from agent_bus import (
     approvals,
     create,
+    doubts,
     history,
     mailbox,
     pulse,
@@ -31,16 +32,15 @@ from agent_bus.approvals import Approvals, Decided, Request
 from agent_bus.clock import Clock, SystemClock
 from agent_bus.delivery import APPROVAL_REQUEST, Delivery
 from agent_bus.errors import (
-    ConfigurationError,
     IdentityMissing,
     NoBus,
     NoSuchMessage,
     NotPermitted,
-    UsageError,
 )
 from agent_bus.history import Filter, Page
 from agent_bus.keys import Keys
-from agent_bus.names import AgentName, MessageId, agent_name, message_id
+from agent_bus.names import RESERVED, AgentName, MessageId, agent_name, message_id
+from agent_bus.payload import Message
 from agent_bus.presence import Presence
 from agent_bus.pulse import Pulse
 from agent_bus.reading import Place, Stored, storage_errors
@@ -103,6 +103,19 @@ class Bus:
         if identity is not None:
             bus._identity = settings.identity_of(identity, "the identity")
             bus.keys.load(bus._identity).signing_key()
+        return bus
+
+    @classmethod
+    @storage_errors()
+    def open_gateway(cls, settings_: Settings | None = None, *, clock: Clock | None = None) -> Self:
+        """Open the bus as `openhands`, with its key and its box made where they are missing.
+
+        For the gateway alone: `open` refuses the name. Raises what `open` raises.
+        """
+        bus = cls.open(settings_, clock=clock)
+        bus.keys.ensure(RESERVED)
+        bus.store.make_box(RESERVED).close()
+        bus._identity = RESERVED  # noqa: SLF001 - its own
         return bus
 
     # -- who
@@ -170,6 +183,22 @@ class Bus:
         if isinstance(outcome, Refusal):
             raise outcome.error
         return outcome
+
+    @storage_errors()
+    def wake(self, to: str, draft: Draft, *, key: str) -> Receipt:
+        """Send a message of kind `wake`, as the gateway alone can; the name need not be known.
+
+        Raises NotPermitted for everybody else, and what `send_one` raises.
+        """
+        return self._sender.wake(self.identity, to, draft, key)
+
+    @storage_errors()
+    def doubt(self, message: Message) -> str | None:
+        """Why a message that verifies is not to be believed all the same, or None.
+
+        For lists there is `doubts.of_wake`, which reads no file.
+        """
+        return doubts.of_wake(message) or doubts.of_decision(message, self.approvals)
 
     @storage_errors()
     def inbox(
@@ -244,7 +273,8 @@ class Bus:
         draft = Draft(
             body=question, subject=subject, kind=APPROVAL_REQUEST, expires_in=expires_in, data=data
         )
-        message = self._sender.compose(self.identity, [self._asked(to)], draft)
+        asked = self.approvals.addressee(self.identity, to)
+        message = self._sender.compose(self.identity, [asked], draft)
         return self._sender.deliver(message, key)
 
     @storage_errors()
@@ -280,11 +310,7 @@ class Bus:
         `after` goes on behind a place where an earlier call was left.
         """
         if ident is not None:
-            whole = self._resolve_anywhere(ident)
-            places = self.store.find_all(whole)
-            if not places:
-                raise NoSuchMessage(f"no message {whole} on this bus")
-            return self.store.load_all(places)
+            return history.copies(self.store, self._resolve_anywhere(ident))
         boxes = self.store.boxes()
         if box is not None:
             if agent_name(box) not in boxes:
@@ -390,18 +416,4 @@ class Bus:
     def _no_admin_here(self) -> str:
         if self.identity in self.file.admins:
             return "in this process: AGENT_BUS_ADMIN_NAMES leaves it out"
-        return f"of this bus: {_names(self.admins)}"
-
-    def _asked(self, to: str | None) -> AgentName:
-        if to is None:
-            others = [name for name in self.file.admins if name != self.identity]
-            if not others:
-                raise ConfigurationError(f"this bus has no admin but {self.identity}: none to ask")
-            return others[0]
-        if agent_name(to) not in self.file.admins:
-            raise UsageError(f"{to} is no admin of this bus: ask {_names(self.file.admins)}")
-        return agent_name(to)
-
-
-def _names(names: Sequence[AgentName]) -> str:
-    return ", ".join(names) or "there is none"
+        return f"of this bus: {', '.join(self.admins) or 'there is none'}"

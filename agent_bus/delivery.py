@@ -40,7 +40,8 @@ RESERVED_PLACES = 100
 """Places above the limit that only wakes and approvals may take."""
 _KEPT_BOXES = 16
 APPROVAL_REQUEST = "approval_request"
-RESERVED_KINDS = ("wake", APPROVAL_REQUEST, "approval_decision")
+WAKE = "wake"
+RESERVED_KINDS = (WAKE, APPROVAL_REQUEST, "approval_decision")
 """Kinds that only their own verbs make."""
 
 

@@ -107,6 +107,13 @@ class ServerRefused(AgentBusError):
         self.status = status
 
 
+class AdmissionFailed(AgentBusError):
+    """A child did not begin; asking again tries again."""
+
+    code = "admission"
+    exit_code = 75
+
+
 class NoBus(AgentBusError):
     """There is no bus at the address, or not the one that the repository names."""
 
@@ -182,9 +189,16 @@ class NotPermitted(AgentBusError):
 
 
 class InvalidCapability(NotPermitted):
-    """A capability that is forged, malformed, expired or out of scope; which, is not told."""
+    """A capability that is forged, malformed, expired or out of scope; which, is not told.
+
+    `reason` says it, for a log alone.
+    """
 
     code = "capability"
+
+    def __init__(self, message: str, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class ConfigurationError(AgentBusError):

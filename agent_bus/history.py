@@ -130,6 +130,14 @@ def everything(
         yield from store.load_all(_places(box, states, ids))
 
 
+def copies(store: Store, ident: MessageId) -> Iterator[Stored]:
+    """One message, judged in each box that has it. Raises NoSuchMessage at once if none has."""
+    places = store.find_all(ident)
+    if not places:
+        raise NoSuchMessage(f"no message {ident} on this bus")
+    return store.load_all(places)
+
+
 def ids(store: Store, boxes: Iterable[AgentName]) -> list[MessageId]:
     """Every id in these boxes."""
     every: tuple[State, ...] = ("new", "read", "archived")

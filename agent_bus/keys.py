@@ -36,7 +36,7 @@ from agent_bus.keyring import (
     parse_keyring,
 )
 from agent_bus.locks import locked
-from agent_bus.names import AgentName, is_agent_name
+from agent_bus.names import GATEWAY, AgentName, is_agent_name
 from agent_bus.rotations import ROTATIONS, Event, Rotation
 from agent_bus.sealing import Keychain, Opened, Signer
 
@@ -147,6 +147,21 @@ class Keys:
                 )
             key = self._new(secret or secrets.token_bytes(SECRET_BYTES))
             return self._add(folder, agent, old.keys if old else (), key)
+
+    def ensure(self, agent: AgentName) -> None:
+        """Make the first key of an agent that has no keyring. Safe between processes.
+
+        Raises IdentityMissing if there is one and its keys are all retired or revoked: whoever
+        did that did it on purpose.
+        """
+        try:
+            ring = self.load(agent)
+        except IdentityMissing:
+            with self._changing(agent) as folder:
+                if _load_or_none(folder, agent) is None:
+                    self._add(folder, agent, (), self._new(secrets.token_bytes(SECRET_BYTES)))
+            ring = self.load(agent)
+        ring.signing_key()
 
     def restore(self, ring: Keyring) -> None:
         """Put a whole keyring in place, its key ids kept. Raises Conflict if one is there."""
@@ -301,6 +316,10 @@ class Keys:
     @contextlib.contextmanager
     def _changing(self, agent: AgentName) -> Iterator[Folder]:
         """The keys folder, made where it is missing, with one agent's keyring locked."""
+        if agent == GATEWAY:
+            raise UsageError(
+                f"{GATEWAY} is reserved: {_file(GATEWAY)} is no keyring, choose another name"
+            )
         make_folders(self.folder).close()
         with self._open() as folder, locked(self.folder / f".{agent}.lock"):
             yield folder
@@ -312,7 +331,7 @@ def _file(agent: AgentName) -> str:
 
 def _agents(names: Iterable[str]) -> list[AgentName]:
     stems = (name.removesuffix(".json") for name in names if name.endswith(".json"))
-    return [AgentName(stem) for stem in stems if is_agent_name(stem)]
+    return [AgentName(stem) for stem in stems if is_agent_name(stem) and stem != GATEWAY]
 
 
 def _stamps(folder: Folder, agents: Iterable[AgentName]) -> _Stamps:
@@ -335,6 +354,8 @@ def _stamp(folder: Folder, name: str) -> tuple[int, ...] | None:
 
 def _load(folder: Folder, agent: AgentName) -> Keyring:
     name = _file(agent)
+    if agent == GATEWAY:
+        raise FileNotFoundError(name)
     try:
         ring = parse_keyring(folder.read(name, _LIMIT, private=True))
     except UnfitFile as error:
@@ -374,7 +395,7 @@ def _build_index(folder: Folder, agents: Iterable[AgentName]) -> KeyIndex:
             owners.setdefault(key.kid, (agent, key))
     known = set(agents)
     try:
-        known = rotations.known(known, rotations.history(folder))
+        known = rotations.known(known, rotations.history(folder)) - {GATEWAY}
     except OSError as error:
         problems.append(str(error))
     return KeyIndex(owners, tuple(problems), rings, frozenset(known))

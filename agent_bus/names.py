@@ -23,11 +23,17 @@ AgentName = NewType("AgentName", str)
 MessageId = NewType("MessageId", str)
 
 RESERVED = AgentName("openhands")
-"""The identity that signs wakes; only the gateway holds its key."""
+"""The identity that signs wakes; only the gateway acts as it."""
+
+GATEWAY = AgentName("gateway")
+"""No agent's name: in the folder of keyrings, `gateway.json` holds other keys (`signing`)."""
 
 MESSAGE_SUFFIX = ".msg"
 
 _AGENT = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?", re.ASCII)
+_CONVERSATION = re.compile(
+    rf"{RESERVED}-[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}", re.ASCII
+)
 _ULID = re.compile(r"[0-7][0-9a-hjkmnp-tv-z]{25}", re.ASCII)
 _FILES = re.compile(
     rf"(?:^|(?<=\0))({_ULID.pattern}){re.escape(MESSAGE_SUFFIX)}(?=\0|\Z)", re.ASCII
@@ -57,6 +63,11 @@ def _is_agent_name(text: str) -> bool:
     return (
         _AGENT.fullmatch(text) is not None and ".." not in text and _DEVICE.fullmatch(text) is None
     )
+
+
+def is_conversation(name: AgentName) -> bool:
+    """Whether a box is that of an OpenHands conversation, which has no key of its own."""
+    return _CONVERSATION.fullmatch(name) is not None
 
 
 def message_id(text: object) -> MessageId:

@@ -11,17 +11,26 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from agent_bus.clock import Clock, to_text
-from agent_bus.delivery import RESERVED_KINDS, Delivered, Delivery
+from agent_bus.delivery import RESERVED_KINDS, WAKE, Delivered, Delivery
 from agent_bus.errors import (
     AgentBusError,
     InvalidMessage,
     NoSuchMessage,
+    NotPermitted,
     UnknownRecipient,
     UsageError,
 )
 from agent_bus.filesystem import Durability, durability
 from agent_bus.keys import KeyIndex, Keys
-from agent_bus.names import AgentName, MessageId, agent_name, is_message_id, kind_name, message_id
+from agent_bus.names import (
+    RESERVED,
+    AgentName,
+    MessageId,
+    agent_name,
+    is_message_id,
+    kind_name,
+    message_id,
+)
 from agent_bus.payload import (
     BODY_LIMIT,
     PRIORITIES,
@@ -113,8 +122,7 @@ class Sender:
             self._require_known(recipients, keys)
         if draft.kind in RESERVED_KINDS:
             raise InvalidMessage(f"messages of kind {draft.kind} are made by their own verbs")
-        if key is not None and (not is_one_line(key, _KEY_LIMIT) or not key):
-            raise UsageError(f"an idempotency key is one line of 1 to {_KEY_LIMIT} characters")
+        _check_key(key)
         ring = keys.rings.get(sender)
         if ring is not None and ring.is_sealed:
             self._keys.signer(sender, ring)
@@ -122,6 +130,18 @@ class Sender:
         first = self._deliver_one(message, recipients[0], key, keys)
         # A delivery takes its time on disk: for each further one the keys are looked at anew.
         return [first, *(self._deliver_one(message, name, key) for name in recipients[1:])]
+
+    def wake(self, sender: AgentName, to: str, draft: Draft, key: str) -> Receipt:
+        """Deliver a draft as a wake, also to a name that nobody here has.
+
+        A conversation has a box and no key. Raises NotPermitted for any sender but the
+        reserved one, and what `compose` and `deliver` raise.
+        """
+        if sender != RESERVED:
+            raise NotPermitted(f"{sender} can wake nobody: only the gateway does, as {RESERVED}")
+        _check_key(key)
+        message = self.compose(sender, [agent_name(to)], replace(draft, kind=WAKE))
+        return self.deliver(message, key)
 
     def compose(self, sender: AgentName, recipients: Sequence[AgentName], draft: Draft) -> Message:
         """A message to the first recipient. Raises InvalidName and InvalidMessage."""
@@ -211,6 +231,11 @@ def _names(to: Sequence[str]) -> list[AgentName]:
     if not 0 < len(names) <= RECIPIENTS_LIMIT:
         raise UsageError(f"a message goes to 1 to {RECIPIENTS_LIMIT} recipients")
     return names
+
+
+def _check_key(key: str | None) -> None:
+    if key is not None and (not is_one_line(key, _KEY_LIMIT) or not key):
+        raise UsageError(f"an idempotency key is one line of 1 to {_KEY_LIMIT} characters")
 
 
 def _check_text(draft: Draft) -> None:

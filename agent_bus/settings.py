@@ -15,7 +15,7 @@ from platformdirs import user_data_path
 
 from agent_bus.clock import seconds
 from agent_bus.errors import ConfigurationError, IdentityMissing, InvalidName, UsageError
-from agent_bus.names import AgentName, agent_name
+from agent_bus.names import RESERVED, AgentName, agent_name
 
 UNREAD_AFTER = 600
 DEFAULT_ADMINS = (AgentName("conductor"), AgentName("user"))
@@ -94,7 +94,8 @@ def identity_of(text: str | None, source: str) -> AgentName:
     """Judge a name that a process is to act under. Raises IdentityMissing.
 
     `source` is where it came from, for the message. A placeholder that nobody expanded is
-    told apart, since it means that the host was started without the variable.
+    told apart, since it means that the host was started without the variable. The reserved
+    name is nobody's to choose: the gateway gets it by `Bus.open_gateway`.
     """
     if text is None or not text.strip():
         raise IdentityMissing(
@@ -106,9 +107,14 @@ def identity_of(text: str | None, source: str) -> AgentName:
             "export AGENT_MSG_AS before the program that starts this one"
         )
     try:
-        return agent_name(text)
+        name = agent_name(text)
     except InvalidName as error:
         raise IdentityMissing(f"{source}: {error}") from None
+    if name == RESERVED:
+        raise IdentityMissing(
+            f"{source} is {RESERVED}, which is reserved for the gateway: choose another name"
+        )
+    return name
 
 
 def _bus(env: Mapping[str, str]) -> tuple[str, Path | None]:
@@ -167,9 +173,15 @@ def _admins(env: Mapping[str, str]) -> tuple[AgentName, ...] | None:
         return None
     words = (word.strip() for word in env["AGENT_BUS_ADMIN_NAMES"].split(","))
     try:
-        return tuple(dict.fromkeys(agent_name(word) for word in words if word))
+        names = tuple(dict.fromkeys(agent_name(word) for word in words if word))
     except InvalidName as error:
         raise ConfigurationError(f"AGENT_BUS_ADMIN_NAMES: {error}") from None
+    if RESERVED in names:
+        raise ConfigurationError(
+            f"AGENT_BUS_ADMIN_NAMES: {RESERVED} is reserved for the gateway, which asks and never "
+            "decides"
+        )
+    return names
 
 
 def _profiles(env: Mapping[str, str]) -> tuple[str, ...]:

@@ -89,6 +89,10 @@ class TemporaryBus:
         """The bus, opened as one identity."""
         return Bus.open(self.settings, identity=name, clock=self.clock)
 
+    def as_gateway(self) -> Bus:
+        """The bus, opened as the gateway of OpenHands children."""
+        return Bus.open_gateway(self.settings, clock=self.clock)
+
     @property
     def environment(self) -> dict[str, str]:
         """Variables that lead another process to this bus; add AGENT_MSG_AS."""

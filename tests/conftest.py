@@ -9,11 +9,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 from hypothesis.configuration import set_hypothesis_home_dir
 
+from agent_bus.clock import to_text
+from agent_bus.delivery import Delivery
+from agent_bus.names import AgentName, MessageId
+from agent_bus.payload import Message
 from agent_bus.testing import ManualClock, TemporaryBus
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,6 +56,29 @@ def held(tmp_path: Path, clock: ManualClock) -> Iterator[TemporaryBus]:
     """The same bus, with its clock in the test's hand."""
     with TemporaryBus("alice", "bob", folder=tmp_path, clock=clock) as made:
         yield made
+
+
+FalseWake = Callable[..., MessageId]
+
+
+@pytest.fixture
+def false_wake() -> FalseWake:
+    """Put a wake that no gateway has signed into a box: `(bus, to, sender="alice")`; its id."""
+
+    def put(bus: TemporaryBus, to: str, sender: str = "alice", **fields: Any) -> MessageId:
+        opened = bus.as_agent(sender)
+        message = Message(
+            id=MessageId(bus.clock.new_id()),
+            bus=opened.file.bus,
+            sender=opened.identity,
+            to=AgentName(to),
+            sent_at=to_text(bus.clock.now()),
+            **{"kind": "wake", "subject": "Child ended", "body": "hello"} | fields,
+        )
+        signer = opened.keys.signer(opened.identity)
+        return Delivery(opened.store, bus.clock).deliver(message, signer).id
+
+    return put
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,9 @@ import pytest
 from agent_bus.bus import Bus
 from agent_bus.errors import (
     ConfigurationError,
+    Conflict,
     IdentityMissing,
+    InvalidMessage,
     InvalidName,
     NoBus,
     NoSuchMessage,
@@ -23,7 +26,7 @@ from agent_bus.errors import (
     UsageError,
     VerificationError,
 )
-from agent_bus.names import AgentName, MessageId, message_file
+from agent_bus.names import RESERVED, AgentName, MessageId, message_file
 from agent_bus.sending import Draft
 from agent_bus.settings import Settings
 from agent_bus.testing import ManualClock, TemporaryBus
@@ -341,3 +344,118 @@ def test_the_environment_of_another_bus_is_another_bus(
 
         # Signed with a key that the other bus does not know.
         assert other.as_agent("alice").read(ident).judged.outcome == "unknown-key"
+
+
+# -- the gateway
+
+CONVERSATION = "openhands-0b54cd32-0e1f-5f0a-9c0b-0123456789ab"
+
+
+def test_the_name_of_the_gateway_opens_nothing_but_by_its_own_door(held: TemporaryBus) -> None:
+    for _ in range(2):
+        with pytest.raises(IdentityMissing, match="reserved for the gateway"):
+            held.as_agent("openhands")
+        gateway = held.as_gateway()
+
+    assert gateway.identity == "openhands"
+    assert not gateway.is_admin
+    assert (held.path / "messages" / "openhands" / "new").is_dir()
+    assert len(gateway.keys.load(gateway.identity).keys) == 1
+    gateway.attend()
+
+
+def test_several_gateways_at_once_share_one_key(held: TemporaryBus) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        gateways = list(pool.map(lambda _: held.as_gateway(), range(8)))
+
+    assert len(gateways[0].keys.load(gateways[0].identity).keys) == 1
+    ids = {gateway.wake("bob", Draft(body="x"), key="one").id for gateway in gateways}
+    assert len(ids) == held.as_agent("bob").inbox().total == 1
+
+
+def test_a_gateway_on_no_bus_makes_no_key(tmp_path: Path) -> None:
+    settings = Settings(data=tmp_path / "data", keys=tmp_path / "keys", bus=tmp_path / "bus")
+    with pytest.raises(NoBus):
+        Bus.open_gateway(settings)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_gateway_whose_key_was_revoked_stays_out_until_it_is_rotated(held: TemporaryBus) -> None:
+    keys = held.as_gateway().keys
+    keys.revoke(RESERVED, keys.load(RESERVED).signing_key().kid)
+    with pytest.raises(IdentityMissing, match="keys rotate openhands"):
+        held.as_gateway()
+    keys.rotate(RESERVED)
+    assert held.as_gateway().wake("bob", Draft(body="x"), key="k").id
+
+
+def test_a_wake_reaches_an_agent_and_a_conversation_that_has_no_key(held: TemporaryBus) -> None:
+    gateway = held.as_gateway()
+    for box in ("bob", CONVERSATION):
+        receipt = gateway.wake(box, Draft(subject="Child ended", data={"run": 1}), key="k")
+        [stored] = nobody(held).verify(box=box)
+        assert (stored.place.id, stored.judged.outcome) == (receipt.id, "ok")
+        message = stored.judged.message
+        assert message is not None
+        assert (message.kind, message.sender, message.to) == ("wake", "openhands", box)
+        assert message.data == {"run": 1}
+
+
+def test_a_wake_under_one_key_is_one_message(held: TemporaryBus) -> None:
+    draft = Draft(subject="Child ended")
+    first = held.as_gateway().wake(CONVERSATION, draft, key="terminal:1")
+    again = held.as_gateway().wake(CONVERSATION, draft, key="terminal:1")
+
+    assert (again.id, again.duplicate, first.duplicate) == (first.id, True, False)
+    with pytest.raises(Conflict):
+        held.as_gateway().wake(CONVERSATION, replace(draft, body="other"), key="terminal:1")
+    assert nobody(held).count(CONVERSATION) == 1
+
+
+def test_nobody_else_makes_a_wake(held: TemporaryBus) -> None:
+    for name in ("alice", "user"):
+        with pytest.raises(NotPermitted, match="only the gateway"):
+            held.as_agent(name).wake("bob", Draft(body="x"), key="k")
+    with pytest.raises(IdentityMissing):
+        nobody(held).wake("bob", Draft(body="x"), key="k")
+    for bus in (held.as_agent("alice"), held.as_gateway()):
+        with pytest.raises(InvalidMessage, match="own verbs"):
+            bus.send(["bob"], Draft(body="x", kind="wake"))
+    assert nobody(held).count() == 0
+
+
+@pytest.mark.parametrize("key", ["", "a\nb", "x" * 513])
+def test_a_wake_wants_a_key_and_a_name(held: TemporaryBus, key: str) -> None:
+    with pytest.raises(UsageError):
+        held.as_gateway().wake("bob", Draft(body="x"), key=key)
+    with pytest.raises(InvalidName):
+        held.as_gateway().wake("../bob", Draft(body="x"), key="k")
+
+
+def test_the_gateway_asks_for_a_child_and_gets_the_decision(held: TemporaryBus) -> None:
+    gateway, conductor = held.as_gateway(), held.as_agent("conductor")
+    asked = gateway.request_approval("Which?", options=["a", "b"], details={"child": 1}, key="q")
+    assert gateway.request_approval(
+        "Which?", options=["a", "b"], details={"child": 1}, key="q"
+    ).duplicate
+    assert asked.to == "conductor"
+    [request] = held.as_agent("user").pending()
+    assert request.message.sender == "openhands"
+    with pytest.raises(NotPermitted):
+        gateway.decide(asked.id, "a")
+    conductor.decide(asked.id, "b", reason="why not")
+
+    [stored] = gateway.inbox().messages
+    told = stored.judged.message
+    assert told is not None
+    assert (told.kind, told.sender, told.reply_to) == ("approval_decision", "conductor", asked.id)
+    assert gateway.doubt(told) is None
+    assert gateway.read(stored.place.id, archive=True).place.state == "archived"
+    assert not conductor.unread_by_others().messages
+
+
+def test_the_gateway_withdraws_what_it_asked(held: TemporaryBus) -> None:
+    gateway = held.as_gateway()
+    asked = gateway.request_approval("Which?", to="user")
+    gateway.decide(asked.id, "withdraw")
+    assert held.as_agent("user").pending() == []

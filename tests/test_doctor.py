@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -993,6 +994,14 @@ def test_a_bus_in_use_is_examined_and_repaired_without_harm(bus: TemporaryBus) -
         assert {finding.code for finding in found} <= {"two-states", "send-unfinished", "set-aside"}
 
 
+def test_the_keys_of_the_gateway_are_in_their_place(bus: TemporaryBus) -> None:
+    file = bus.settings.keys / "gateway.json"
+    file.write_text('{"keys": [], "revoked": []}')
+    file.chmod(0o600)
+
+    assert codes(bus) == []
+
+
 # -- ping
 
 
@@ -1021,3 +1030,33 @@ def test_ping_that_nobody_notices_is_an_error_and_is_archived(bus: TemporaryBus)
     with pytest.raises(TimedOut, match="not noticed in 0 s"):
         doctor.ping(Bus.open(replace(bus.settings, poll=True), identity="alice"), timeout=0)
     assert alice.inbox().total == 0
+
+
+# -- the gateway
+
+
+def test_a_wake_of_anybody_but_the_gateway_is_named_and_stays(
+    bus: TemporaryBus, false_wake: Any
+) -> None:
+    ident = false_wake(bus, "bob")
+
+    found = only(bus, "doubted-wake")
+
+    assert found.severity == "warning"
+    assert found.path == str(path_of(bus, ident))
+    assert "signed by alice" in found.message
+    assert "do not act on it" in found.message
+    before = tree(bus.path)
+    look(bus, repair=True)
+    assert tree(bus.path) == before
+
+
+def test_the_gateway_and_the_boxes_of_conversations_are_as_they_should_be(
+    bus: TemporaryBus,
+) -> None:
+    gateway = bus.as_gateway()
+    gateway.wake("bob", Draft(body="x"), key="k")
+    gateway.wake("openhands-0b54cd32-0e1f-5f0a-9c0b-0123456789ab", Draft(body="x"), key="k")
+    bus.as_agent("user").decide(gateway.request_approval("Which?").id, "approve")
+
+    assert codes(bus) == []

@@ -20,7 +20,7 @@ from agent_bus.errors import (
     UsageError,
 )
 from agent_bus.keys import ROTATIONS, Keys
-from agent_bus.names import AgentName
+from agent_bus.names import GATEWAY, AgentName
 from agent_bus.testing import ManualClock
 
 ALICE, BOB = AgentName("alice"), AgentName("bob")
@@ -255,7 +255,7 @@ from pathlib import Path
 from agent_bus.clock import SystemClock
 from agent_bus.errors import Conflict
 from agent_bus.keys import Keys
-from agent_bus.names import AgentName
+from agent_bus.names import GATEWAY, AgentName
 keys, number = Keys(Path(sys.argv[1]), SystemClock()), int(sys.argv[2])
 name = AgentName("alice" if number < 10 else f"agent{number}")
 print("ready", flush=True)
@@ -314,3 +314,62 @@ def test_a_look_at_some_agents_sees_what_has_changed_of_them(keys: Keys, tmp_pat
     assert carol.kid in keys.index([AgentName("carol")]).owners
     ring_file(keys, "bob").unlink()
     assert bob not in keys.index([bob]).rings
+
+
+def test_the_keys_of_the_gateway_are_no_keyring(keys: Keys) -> None:
+    made = keys.generate(ALICE)
+    other = keys.folder / "gateway.json"
+    other.write_text('{"keys": [], "revoked": []}')
+    other.chmod(0o600)
+
+    assert keys.agents() == ["alice"]
+    assert keys.known() == {"alice"}
+    assert keys.index().problems == ()
+    assert list(keys.index({GATEWAY}).owners) == [made.kid]
+    with pytest.raises(IdentityMissing):
+        keys.load(GATEWAY)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [Keys.generate, Keys.rotate, Keys.retire_agent, lambda keys, name: keys.revoke(name, "0" * 16)],
+)
+def test_no_agent_is_called_gateway(
+    keys: Keys, change: Callable[[Keys, AgentName], object]
+) -> None:
+    with pytest.raises(UsageError, match=r"gateway is reserved: gateway\.json is no keyring"):
+        change(keys, GATEWAY)
+    assert not keys.folder.exists()
+
+
+def test_a_history_makes_nobody_of_the_gateways_name_known(keys: Keys) -> None:
+    keys.generate(ALICE)
+    line = {"at": "2026-11-30T12:00:00.000Z", "agent": "gateway", "event": "added", "kid": "0" * 16}
+    with (keys.folder / ROTATIONS).open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+    assert keys.known() == {"alice"}
+
+
+def test_a_missing_key_is_made_once_however_many_make_it(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """Each with a look of its own, as processes have."""
+    every = [Keys(tmp_path / "keys", clock) for _ in range(8)]
+    with ThreadPoolExecutor(len(every)) as pool:
+        list(pool.map(lambda keys: keys.ensure(ALICE), every))
+
+    assert len(every[0].load(ALICE).keys) == 1
+    assert [line.event for line in every[0].rotations()] == ["added"]
+
+
+def test_a_key_that_was_taken_away_is_not_made_again(keys: Keys) -> None:
+    keys.ensure(ALICE)
+    keys.revoke(ALICE, keys.load(ALICE).signing_key().kid)
+    with pytest.raises(IdentityMissing, match="keys rotate alice"):
+        keys.ensure(ALICE)
+    keys.rotate(ALICE)
+    keys.ensure(ALICE)
+    keys.retire_agent(ALICE)
+    with pytest.raises(IdentityMissing):
+        keys.ensure(ALICE)

@@ -18,6 +18,7 @@ from agent_bus.names import (
     id_of_file,
     ids_of_files,
     is_agent_name,
+    is_conversation,
     is_message_id,
     is_month,
     kind_name,
@@ -134,3 +135,10 @@ def test_every_moment_has_the_month_of_the_calendar(moment: int) -> None:
     shown = to_text(moment)[:7]
 
     assert month_of(ident) == (shown if moment <= 253_402_300_799_999 else "9999-12")
+
+
+def test_the_box_of_a_conversation_is_told_by_its_name() -> None:
+    uuid = "0b54cd32-0e1f-5f0a-9c0b-0123456789ab"
+    assert is_conversation(agent_name(f"openhands-{uuid}"))
+    for text in ("openhands", "openhands-2", uuid, f"openhands-{uuid}0", f"openhands-{uuid[:-1]}g"):
+        assert not is_conversation(agent_name(text))

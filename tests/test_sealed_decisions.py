@@ -341,14 +341,14 @@ def test_a_message_that_tells_of_a_decision_which_nobody_made_is_doubted(
             subject="approve: Drop the table?",
             data=data,
         )
-        assert "nobody has made it" in (alice.approvals.doubt(notice) or "")
+        assert "nobody has made it" in (alice.doubt(notice) or "")
     bob.send_one("alice", Draft(body="x"))
     user = held.as_agent("user")
     user.unlock(WORDS)
     user.decide(agent.ident, "approve")
     messages = [stored.judged.message for stored in alice.inbox().messages]
     assert len(messages) == 2
-    assert all(message and alice.approvals.doubt(message) is None for message in messages)
+    assert all(message and alice.doubt(message) is None for message in messages)
 
 
 # -- what was there before

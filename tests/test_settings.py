@@ -42,6 +42,7 @@ def test_both_names_of_the_bus_may_agree() -> None:
         {"AGENT_BUS_ALLOW_CREATE": "true"},
         {"AGENT_BUS_UNREAD_AFTER": "10"},
         {"AGENT_BUS_ADMIN_NAMES": "conductor,Bob"},
+        {"AGENT_BUS_ADMIN_NAMES": "user,openhands"},
         {"AGENT_BUS_PROFILES": "bus,nothing"},
     ],
 )
@@ -72,6 +73,13 @@ def test_lists_and_flags() -> None:
 
 def test_an_empty_list_of_admins_names_nobody() -> None:
     assert load({"AGENT_BUS_ADMIN_NAMES": ""}).admins == ()
+
+
+def test_the_name_of_the_gateway_is_nobodys_to_choose() -> None:
+    for source in ("AGENT_MSG_AS", "--as"):
+        with pytest.raises(IdentityMissing, match=f"{source} is openhands, which is reserved"):
+            identity_of("openhands", source)
+    assert identity_of("openhands-2", "--as") == "openhands-2"
 
 
 @pytest.mark.parametrize("text", [None, "", " ", "${AGENT_MSG_AS}", "a${X}b", "Bob", "../x"])

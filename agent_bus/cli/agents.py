@@ -8,6 +8,7 @@ from typing import Annotated
 
 from typer import Option
 
+from agent_bus import doubts
 from agent_bus.bus import Bus
 from agent_bus.cli import render
 from agent_bus.cli.app import TextCommand, group
@@ -23,7 +24,7 @@ from agent_bus.cli.options import (
 )
 from agent_bus.delivery import RESERVED_KINDS
 from agent_bus.errors import Conflict, NotPermitted, UnknownRecipient, UsageError
-from agent_bus.names import AgentName, MessageId, agent_name
+from agent_bus.names import RESERVED, AgentName, MessageId, agent_name, is_conversation
 from agent_bus.payload import DATA_LIMIT, SUBJECT_LIMIT, Message
 from agent_bus.reading import Stored
 from agent_bus.sending import Draft
@@ -118,6 +119,10 @@ class _Entry:
 
     def columns(self) -> tuple[str, ...]:
         role = "admin" if self._admin else "agent" if self._known else "-"
+        if self._status.agent == RESERVED:
+            role = "gateway"
+        elif is_conversation(self._status.agent):
+            role = "conversation"
         role = "retired" if self._retired else role
         attached = "attached" if self._status.attached else "-"
         key = "has a key" if self._key else "no key"
@@ -197,6 +202,8 @@ def _forward(bus: Bus, stored: Stored, message: Message, other: AgentName) -> st
         "sent_at": message.sent_at,
         "kind": message.kind,
     }
+    if doubt := doubts.of_wake(message):
+        data["warning"] = doubt
     if message.data is not None and len(json.dumps(message.data)) < _FORWARDED_DATA:
         data["data"] = message.data
     draft = Draft(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from agent_bus import clock
+from agent_bus import clock, doubts
 from agent_bus.cli import render
 from agent_bus.cli.options import (
     ID_HELP,
@@ -72,8 +72,8 @@ class Export(Shared):
 def verify(options: Verify) -> int:
     """Check the signatures and places of messages: all, those of a box, or one.
 
-    Lists what does not verify (65) or has expired (no failure). With --json, or an id,
-    lists every message that was checked.
+    Lists what does not verify (65), and what has expired or is a wake of anybody but the
+    gateway (no failure). With --json, or an id, lists every message that was checked.
     """
     box = optional_name(options.box)
     bus = open_anonymous(options)
@@ -88,7 +88,7 @@ def verify(options: Verify) -> int:
             counted[stored.judged.outcome] += 1
             if options.json:
                 render.put_json(_record(stored))
-            elif options.id is not None or not stored.judged.ok:
+            elif options.id is not None or not stored.judged.ok or _doubt(stored):
                 rows.append(_columns(stored))
     if options.id is not None and not counted:
         raise NoSuchMessage(f"no message {options.id[:80]!a} in the box of {box}")
@@ -166,15 +166,22 @@ def export(options: Export) -> None:
 
 def _record(stored: Stored) -> dict[str, object]:
     place, judged = stored.place, stored.judged
-    return {
+    record: dict[str, object] = {
         "id": place.id,
         "box": place.box,
         "outcome": judged.outcome,
         "state": place.state,
         "detail": judged.detail,
     }
+    doubt = _doubt(stored)
+    return record | {"warning": doubt} if doubt else record
 
 
 def _columns(stored: Stored) -> tuple[str, ...]:
     place, judged = stored.place, stored.judged
-    return (place.id, place.box, place.state, judged.outcome, judged.detail)
+    why = _doubt(stored) or judged.detail
+    return (place.id, place.box, place.state, judged.outcome, why)
+
+
+def _doubt(stored: Stored) -> str | None:
+    return doubts.of_wake(stored.judged.message)

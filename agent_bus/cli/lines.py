@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from agent_bus import doubts
 from agent_bus.cli import render
+from agent_bus.payload import Message
 from agent_bus.reading import Stored
 from agent_bus.sending import Receipt, Refusal
 
@@ -19,6 +21,11 @@ SPARE_IN_BOX = ("to", "kind", "state")
 """The same in one's own box."""
 LINE_LIMIT = 400
 """Characters of a line of `watch`: a monitor cuts longer ones."""
+
+
+DOUBTED = "[doubted] "
+"""Before the subject of a message that is not to be believed. A column may be left out."""
+_WARNED = 5
 
 
 def record(stored: Stored) -> dict[str, object]:
@@ -42,6 +49,7 @@ def record(stored: Stored) -> dict[str, object]:
         "reply_to": message.reply_to,
         "priority": message.priority,
         "expires_at": message.expires_at,
+        "warning": doubts.of_wake(message),
     }
     return fields | {name: value for name, value in optional.items() if value is not None}
 
@@ -53,7 +61,6 @@ def columns(stored: Stored) -> tuple[str, ...]:
     state = place.state if judged.ok else f"{place.state}, {judged.outcome}"
     if message is None:
         return (place.id, "-", "-", place.box, "-", state, f"({judged.detail})")
-    urgent = f"[{message.priority}] " if message.priority in ("high", "urgent") else ""
     subject = message.subject or _first_line(message.body)
     return (
         place.id,
@@ -62,17 +69,31 @@ def columns(stored: Stored) -> tuple[str, ...]:
         message.to,
         message.kind,
         state,
-        urgent + subject,
+        _marks(message) + subject,
     )
 
 
 def show(messages: Iterable[Stored], *, json: bool, spare: Sequence[str] = SPARE) -> None:
     """Messages, one a line."""
-    if not json:
-        render.table(HEAD, (columns(stored) for stored in messages), spare=spare)
+    if json:
+        for stored in messages:
+            render.put_json(record(stored))
         return
-    for stored in messages:
-        render.put_json(record(stored))
+    found = list(messages)
+    warn(found)
+    render.table(HEAD, map(columns, found), spare=spare)
+
+
+def warn(messages: Iterable[Stored]) -> int:
+    """Say which of them are not to be believed. Returns how many."""
+    doubted = [stored for stored in messages if doubts.of_wake(stored.judged.message)]
+    for stored in doubted[:_WARNED]:
+        render.say(f"warning: {stored.place.id}: {doubts.of_wake(stored.judged.message)}")
+    if len(doubted) > _WARNED:
+        render.say(
+            f"warning: so are {len(doubted) - _WARNED} more that are marked {DOUBTED.strip()}"
+        )
+    return len(doubted)
 
 
 def announcement(stored: Stored) -> str:
@@ -80,8 +101,8 @@ def announcement(stored: Stored) -> str:
     message = stored.judged.message
     if message is None:
         return f"{stored.place.id}  {stored.judged.outcome}"
-    urgent = f"[{message.priority}] " if message.priority in ("high", "urgent") else ""
-    line = f"{message.id}  {message.sender}  {message.kind}  {urgent}{message.subject}"
+    subject = _marks(message) + message.subject
+    line = f"{message.id}  {message.sender}  {message.kind}  {subject}"
     return render.cut(render.visible(line).rstrip(), LINE_LIMIT)
 
 
@@ -108,6 +129,12 @@ def told(outcome: Receipt) -> str:
     if outcome.durability == "process":
         stored += "; this file system may lose it in a power cut"
     return stored
+
+
+def _marks(message: Message) -> str:
+    doubted = DOUBTED if doubts.of_wake(message) else ""
+    urgent = f"[{message.priority}] " if message.priority in ("high", "urgent") else ""
+    return doubted + urgent
 
 
 def _first_line(body: str) -> str:

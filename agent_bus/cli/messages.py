@@ -127,11 +127,15 @@ def read(options: Read) -> int:
     stored = bus.read(options.id, archive=options.archive)
     if stored.judged.message is None:
         return _show_unverified(stored, options)
-    if doubt := bus.approvals.doubt(stored.judged.message):
+    doubt = bus.doubt(stored.judged.message)
+    if doubt:
         render.say(f"warning: {doubt}")
     if options.json:
-        render.put_json(_payload(stored, stored.judged.message))
+        warning = {"warning": doubt} if doubt else {}
+        render.put_json(_payload(stored, stored.judged.message) | warning)
     else:
+        if doubt:
+            render.put(f"WARNING: {doubt}.")
         _show_message(stored, stored.judged.message)
     return 0
 

@@ -31,7 +31,7 @@ from agent_bus.errors import (
 )
 from agent_bus.keyring import Key, Keyring, import_secret, parse_keyring
 from agent_bus.keys import Keys
-from agent_bus.names import RESERVED, AgentName, agent_name
+from agent_bus.names import GATEWAY, RESERVED, AgentName, agent_name
 from agent_bus.reading import reason
 from agent_bus.settings import Settings
 
@@ -136,10 +136,12 @@ def _seal(loaded: Settings, keys: Keys, name: AgentName) -> Key:
 
 
 def ordinary_name(text: str) -> AgentName:
-    """A name that people may give. Raises InvalidName, and UsageError for the reserved one."""
+    """A name that people may give. Raises InvalidName, and UsageError for a reserved one."""
     name = agent_name(text)
     if name == RESERVED:
         raise UsageError(f"{RESERVED} is reserved for wakes of the gateway: choose another name")
+    if name == GATEWAY:
+        raise UsageError(f"{GATEWAY} is reserved for the gateway's own keys: choose another name")
     return name
 
 

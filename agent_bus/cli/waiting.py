@@ -123,9 +123,12 @@ def _print(found: Found, *, json: bool) -> None:
     if json:
         for stored in messages:
             render.put_json(lines.record(stored), flush=True)
-    elif len(messages) > FOLDED_ABOVE:
+        return
+    doubted = lines.warn(messages)
+    if len(messages) > FOLDED_ABOVE:
         oldest = lines.announcement(messages[0])
-        _announce(f"{len(messages)} new: agent-bus inbox --unread; the oldest: {oldest}")
+        count = f"{len(messages)} new" + (f", {doubted} of them doubted" if doubted else "")
+        _announce(f"{count}: agent-bus inbox --unread; the oldest: {oldest}")
     else:
         for stored in messages:
             _announce(lines.announcement(stored))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agent_bus import records
+from agent_bus import doubts, records
 from agent_bus.delivery import APPROVAL_REQUEST, UNREAD_LIMIT
 from agent_bus.doctor.examination import LEFTOVER_AGE, ROOT_BAD, Examination
 from agent_bus.files import Folder
@@ -13,6 +13,7 @@ from agent_bus.names import (
     MessageId,
     id_of_file,
     is_agent_name,
+    is_conversation,
     is_month,
     message_file,
     month_of,
@@ -177,6 +178,9 @@ class _Box:
             message = ex.outcome(folder, name, judged, self._into)
             if message is None:
                 return
+            if doubt := doubts.of_wake(message):
+                text = f"was signed by {message.sender}: {doubt}"
+                ex.note("doubted-wake", "warning", folder.path / name, text)
             if message.kind == APPROVAL_REQUEST:
                 ex.seen.requests.append(message)
         else:
@@ -221,7 +225,8 @@ class _Box:
 
     def _owner(self) -> None:
         known = self._ex.known
-        if known is not None and self._name not in known:
+        # A conversation has no key: the gateway writes to it, and nobody reads as it.
+        if known is not None and self._name not in known and not is_conversation(self._name):
             text = (
                 f"{self._name} has no key, so nobody reads this box: agent-bus keygen {self._name}"
             )

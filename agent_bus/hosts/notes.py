@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from agent_bus import doubts
 from agent_bus.clock import from_text
 from agent_bus.names import AgentName
 from agent_bus.payload import Message
@@ -93,7 +94,11 @@ def quoted(message: Message) -> str:
 
 def _line(message: Message) -> str:
     urgent = f" [{message.priority}]" if message.priority in ("high", "urgent") else ""
-    return f"- {message.id} from {message.sender}, {message.kind}{urgent}: {quoted(message)}"
+    doubt = doubts.of_wake(message)
+    doubted = f" (WARNING: {doubt})" if doubt else ""
+    return (
+        f"- {message.id} from {message.sender}, {message.kind}{doubted}{urgent}: {quoted(message)}"
+    )
 
 
 def _presence(one: Unread, now: int) -> str:

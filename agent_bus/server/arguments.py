@@ -211,7 +211,8 @@ def _fault(tool: str, model: type[Arguments], fault: Any) -> str:
     if fault["type"] == "missing":
         return f"{name} is missing"
     if fault["type"] == "extra_forbidden":
-        known = ", ".join(model.model_fields) or "none"
+        fields = model.model_fields.items()
+        known = ", ".join(field.alias or name for name, field in fields) or "none"
         why = _why_no_sender(model) if name in _SENDERS else ""
         return f"there is no argument {name[:40]!a}{why}; {tool} takes: {known}"
     text = str(fault["msg"]).removeprefix("Value error, ")

@@ -11,7 +11,9 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+from agent_bus import doubts
 from agent_bus.errors import AgentBusError
+from agent_bus.names import RESERVED
 from agent_bus.reading import Stored, reason
 from agent_bus.server.models import Listed, Result
 from agent_bus.visible import cut, visible
@@ -24,6 +26,7 @@ LIST_BYTES = 18_500
 
 _SUBJECTS = (120, 80, 40, 20, 10)
 _FENCED_BYTES = 8_000
+_SHORT_WARNING = f"not by {RESERVED}"
 
 Fitting = TypeVar("Fitting", bound=Result)
 
@@ -45,17 +48,19 @@ def listed(stored: Stored) -> Listed:
         priority=message.priority,
         thread=message.thread,
         reply_to=message.reply_to,
+        warning=doubts.of_wake(message),
     )
 
 
 def fitting(found: Sequence[Stored]) -> list[Listed]:
-    """Messages for a list. Where they would be too many bytes, long subjects are cut."""
+    """Messages for a list. Where they would be too many bytes, subjects and warnings are cut."""
     messages = [listed(stored) for stored in found]
     for length in _SUBJECTS:
         if sum(size(message) for message in messages) <= LIST_BYTES:
             break
         for message in messages:
             message.subject = message.subject and cut(message.subject, length)
+            message.warning = message.warning and _SHORT_WARNING
     return messages
 
 

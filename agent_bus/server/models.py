@@ -44,6 +44,7 @@ class Listed(Result):
     priority: str | None = None
     thread: str | None = None
     reply_to: str | None = None
+    warning: str | None = None
 
 
 class Receipt(Result):
@@ -172,6 +173,7 @@ class VerifyResult(Result):
     ok: int
     expired: int | None = None
     failed: list[Failed]
+    warning: str | None = None
     next: str | None = None
 
 

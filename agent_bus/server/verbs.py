@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from agent_bus import doubts
 from agent_bus.bus import Bus
 from agent_bus.clock import duration, seconds, to_text
 from agent_bus.errors import UsageError
@@ -126,7 +127,7 @@ def read(service: Service, asked: given.ReadArguments) -> models.ReadResult:
         outcome=judged.outcome,
         state=stored.place.state,
         message=judged.message.payload(),
-        warning=service.bus.approvals.doubt(judged.message) or (None if judged.ok else expired),
+        warning=service.bus.doubt(judged.message) or (None if judged.ok else expired),
     )
 
 
@@ -147,7 +148,10 @@ def verify(service: Service, asked: given.OptionalIdArguments) -> models.VerifyR
     result = models.VerifyResult(checked=0, ok=0, failed=[])
     clock = service.bus.clock
     room, end = LIST_BYTES, clock.monotonic() + _VERIFY_SECONDS
+    doubted: list[MessageId] = []
     for one in stored:
+        if doubts.of_wake(one.judged.message):
+            doubted.append(one.place.id)
         outcome = one.judged.outcome
         result.checked += 1
         if outcome == "ok":
@@ -160,6 +164,9 @@ def verify(service: Service, asked: given.OptionalIdArguments) -> models.VerifyR
         if room < 0 or clock.monotonic() > end:
             result.next = f"{_AFTER}{one.place.box}/{one.place.id}"
             break
+    if doubted:
+        more = f" and {len(doubted) - 5} more" if len(doubted) > 5 else ""
+        result.warning = f"{', '.join(doubted[:5])}{more}: {doubts.NO_WAKE}"
     return result
 
 

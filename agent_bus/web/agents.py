@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from agent_bus import doubts
 from agent_bus.standing import AgentStatus
 from agent_bus.unread import Neglect, Unread
 from agent_bus.web.layout import Frame, agent_link, page, when
@@ -47,6 +48,7 @@ def _unread(frame: Frame, neglect: Neglect) -> Html | None:
 def _unread_row(frame: Frame, one: Unread) -> Html:
     message = one.message
     subject = foreign(message.subject or "(no subject)")
+    doubted = " (doubted)" if doubts.of_wake(message) else ""
     there = "is attached" if one.attached else "is not attached"
     seen = None
     if not one.attached and one.last_seen is not None:
@@ -56,7 +58,7 @@ def _unread_row(frame: Frame, one: Unread) -> Html:
         element("p", element("a", subject, href=f"/messages/{message.id}")),
         element(
             "p",
-            f"{message.kind} of ",
+            f"{message.kind}{doubted} of ",
             when(message.sent_at, frame.now),
             "; ",
             agent_link(message.to),

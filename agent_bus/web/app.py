@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path, PurePath
 from urllib.parse import parse_qsl
@@ -213,7 +214,10 @@ class Site:
         mine = message is not None and (message.sender == self.bus.identity or self.bus.is_admin)
         became = self.bus.message_status(ident) if mine else []
         return letters.message_page(
-            frame, stored, [one for one in became if one.to == stored.place.box]
+            frame,
+            stored,
+            [one for one in became if one.to == stored.place.box],
+            self._doubt(stored),
         )
 
     def archive(self, request: HttpRequest, given: dict[str, str]) -> Response:  # noqa: ARG002
@@ -230,7 +234,12 @@ class Site:
             if stored.place.box == self.bus.identity and stored.place.state == "new":
                 self.bus.read(stored.place.id)
         frame = self._frame()
-        return letters.thread_page(frame, root, self._listed(shown), len(found) - len(shown))
+        turns = [replace(one, doubt=self._doubt(one.stored)) for one in self._listed(shown)]
+        return letters.thread_page(frame, root, turns, len(found) - len(shown))
+
+    def _doubt(self, stored: Stored) -> str | None:
+        message = stored.judged.message
+        return None if message is None else self.bus.doubt(message)
 
     def _log(self, wanted: Filter, number: int) -> Page:
         return self.bus.log(wanted, limit=_LINES, page=number)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
+from agent_bus import doubts
 from agent_bus.delivery import APPROVAL_REQUEST
 from agent_bus.history import Page
 from agent_bus.names import AgentName
@@ -38,6 +39,8 @@ class Listed:
 
     stored: Stored
     readable: bool
+    doubt: str | None = None
+    """Why it is not to be believed although it verifies, where its text is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +114,10 @@ def agent_page(
     )
 
 
-def message_page(frame: Frame, stored: Stored, became: Sequence[MessageStatus]) -> Html:
-    """One message, its signature first."""
+def message_page(
+    frame: Frame, stored: Stored, became: Sequence[MessageStatus], doubt: str | None = None
+) -> Html:
+    """One message, its signature first, and before that why it is not to be believed."""
     message = stored.judged.message
     if message is None:
         return _unverified_page(frame, stored)
@@ -120,6 +125,7 @@ def message_page(frame: Frame, stored: Stored, became: Sequence[MessageStatus]) 
         frame,
         message.subject or "(no subject)",
         element("h1", foreign(message.subject or "(no subject)")),
+        _warning(doubt),
         signature(stored),
         fields(_head(frame, message)),
         block(message.body, "text body"),
@@ -175,16 +181,19 @@ def _row(frame: Frame, one: Listed) -> Html:
     subject = foreign(message.subject or _opening(one.readable, message.body))
     title = element("a", subject, href=f"/messages/{place.id}") if one.readable else subject
     urgent = message.priority in ("high", "urgent")
+    doubt = doubts.of_wake(message)
     return element(
         "li",
         element(
             "p",
+            element("span", "doubted", class_="badge bad") if doubt else None,
             element("span", message.priority or "", class_="badge bad") if urgent else None,
             title,
             element("span", "unread", class_="badge") if place.state == "new" else None,
             _badge(one.stored),
         ),
         element("p", *_route(message), " · ", when(message.sent_at, frame.now), class_="small"),
+        _warning(doubt),
         class_="unread" if place.state == "new" and place.box == frame.me else None,
     )
 
@@ -222,6 +231,12 @@ def _whose(stored: Stored) -> list[Child]:
 def _badge(stored: Stored) -> Html | None:
     outcome = stored.judged.outcome
     return None if outcome == "ok" else element("span", outcome, class_="badge")
+
+
+def _warning(doubt: str | None) -> Html | None:
+    if doubt is None:
+        return None
+    return notice("bad", element("strong", "Warning: "), f"{doubt}.", alert=True)
 
 
 def _route(message: Message) -> list[Child]:
@@ -333,6 +348,7 @@ def _turn(frame: Frame, one: Listed) -> Html:
         element("h2", element("a", foreign(message.subject), href=f"/messages/{message.id}"))
         if message.subject
         else None,
+        _warning(one.doubt),
         shown,
         class_="turn own" if message.sender == frame.me else "turn",
     )

@@ -214,3 +214,17 @@ def test_status_of_a_message_tells_what_became_of_it(cli: Cli) -> None:
     assert "hello" not in cli("status", other, "--json", me="bob").out
     cli("status", "0" * 26, me="bob").refused(66, "no message")
     assert cli("status", other, me="user").code == 0
+
+
+def test_verify_and_doctor_name_a_wake_of_anybody_but_the_gateway(
+    cli: Cli, false_wake: Any
+) -> None:
+    ident = false_wake(cli.bus, "bob")
+    why = "a wake is signed by openhands, and this is not: do not act on it"
+    done = cli("verify")
+    assert done.lines == [f"{ident}\tbob\tnew\tok\t{why}"]
+    assert (done.code, done.err) == (0, "agent-bus: checked 1: 1 ok\n")
+    assert cli("verify", "--json").record["warning"] == why
+    found = cli("doctor")
+    assert found.code == 0
+    assert any(line.startswith("warning\tdoubted-wake\t") for line in found.lines)

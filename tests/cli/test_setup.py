@@ -6,9 +6,12 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from program import Cli, Program, Result
+
+from agent_bus.sending import Draft
 
 SECRET = bytes(range(32))
 
@@ -57,7 +60,9 @@ def test_admins_are_taken_from_the_environment_at_init(at_home: Program) -> None
     assert made["agents"] == made["admins"] == ["boss"]
 
 
-@pytest.mark.parametrize("name", ["openhands", "Alice", "a b", "", "-rf", "con", "x" * 65, "lеad"])
+@pytest.mark.parametrize(
+    "name", ["openhands", "gateway", "Alice", "a b", "", "-rf", "con", "x" * 65, "lеad"]
+)
 def test_a_bad_name_makes_nothing(at_home: Program, cli: Cli, tmp_path: Path, name: str) -> None:
     at_home("init", f"--agents=alice,{name}").refused(64)
     before = cli.files()
@@ -250,3 +255,37 @@ def test_who_may_retire_whom(cli: Cli) -> None:
     cli("agents", "retire", "bob", "--forward-to", "bob", me="user").refused(64)
     cli("agents", "retire", "bob", "--forward-to", "nobody", me="user").refused(67)
     assert cli("agents", "retire", "bob", "--force", "--json").record["unread"] == 1
+
+
+def test_nobody_is_the_gateway_and_a_person_keeps_its_keys(cli: Cli) -> None:
+    for verb in (["inbox"], ["send", "--to", "bob", "--body", "x"], ["read", "0" * 26], ["ui"]):
+        cli(*verb, "--as", "openhands").refused(78, "--as is openhands", "reserved for the gateway")
+        cli(*verb, me="openhands").refused(78, "AGENT_MSG_AS is openhands", "reserved")
+    cli("mcp", me="openhands", stdin=b"").refused(78, "AGENT_MSG_AS is openhands", "reserved")
+    cli("keygen", "openhands").refused(64, "reserved")
+    cli("init", AGENT_BUS_ADMIN_NAMES="openhands").refused(78, "reserved")
+    gateway = cli.bus.as_gateway()
+    old = cli("keys", "list", "openhands", "--json").record["kid"]
+    assert cli("keys", "rotate", "openhands").code == 0
+    assert cli("keys", "revoke", "openhands", old).code == 0
+    assert gateway.wake("bob", Draft(body="x"), key="k").id
+
+
+def test_the_gateway_and_conversations_are_listed_as_what_they_are(cli: Cli) -> None:
+    box = "openhands-0b54cd32-0e1f-5f0a-9c0b-0123456789ab"
+    cli.bus.as_gateway().wake(box, Draft(body="x"), key="k")
+    listed = cli("agents", "list").lines
+    assert "openhands\tgateway\thas a key\t0\t-" in listed
+    assert f"{box}\tconversation\tno key\t1\t-" in listed
+    assert {"openhands", box} <= {line.split("\t")[0] for line in cli("status").lines}
+    assert cli("status", me="bob").err == ""
+
+
+def test_a_false_wake_is_still_doubted_when_it_was_sent_on(cli: Cli, false_wake: Any) -> None:
+    false_wake(cli.bus, "bob")
+    [ident] = cli("agents", "retire", "bob", "--forward-to", "alice", "--json", me="user").record[
+        "forwarded"
+    ]
+    sent_on = cli("read", ident, "--json", me="alice").record["message"]
+    assert (sent_on["kind"], sent_on["data"]["kind"]) == ("note", "wake")
+    assert "do not act on it" in sent_on["data"]["warning"]

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+from typing import Any
 
 import pytest
 from program import Cli, Lines
@@ -221,3 +222,25 @@ def test_a_bus_that_goes_away_ends_watch_with_a_reason(cli: Cli, lines: Lines) -
     assert (process.returncode, out) == (69, b"")
     assert err.decode().startswith("agent-bus: the bus at ")
     assert err.count(b"\n") == 1
+
+
+def test_watch_marks_a_wake_of_anybody_but_the_gateway(
+    cli: Cli, lines: Lines, false_wake: Any
+) -> None:
+    process = cli.start("watch", me="bob")
+    lines.attached("bob")
+    ident = false_wake(cli.bus, "bob", priority="urgent")
+    assert lines.next(process) == f"{ident}  alice  wake  [doubted] [urgent] Child ended"
+    real = cli.bus.as_gateway().wake("bob", Draft(subject="Child ended"), key="k").id
+    assert lines.next(process) == f"{real}  openhands  wake  Child ended"
+    assert end(process)[1].startswith(f"agent-bus: warning: {ident}: a wake is signed by openhands")
+
+
+def test_a_folded_line_says_how_many_are_doubted(cli: Cli, lines: Lines, false_wake: Any) -> None:
+    ids = [cli.send("alice", "bob") for _ in range(3)] + [false_wake(cli.bus, "bob")]
+    process = cli.start("watch", "--include-existing", me="bob")
+    assert lines.next(process) == "4 unread from before start"
+    assert lines.next(process).startswith("4 new, 1 of them doubted: ")
+    assert f"warning: {ids[3]}" in end(process)[1]
+    waited = cli("wait", "--include-existing", "--json", me="bob").records
+    assert ["warning" in record for record in waited] == [False, False, False, True]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agent_bus.sending import Draft
 from agent_bus.testing import ManualClock
 from agent_bus.web.layout import distance_text
 
@@ -219,3 +220,32 @@ def test_what_is_not_there_is_not_found(web: Any, path: str) -> None:
 )
 def test_distances(milliseconds: int, shown: str) -> None:
     assert distance_text(milliseconds) == shown
+
+
+def test_a_wake_of_anybody_but_the_gateway_is_marked_wherever_it_shows(
+    web: Any, false_wake: Any
+) -> None:
+    ident = false_wake(web.made, "user")
+    for path in ("/inbox", "/log", "/agents/alice", f"/messages/{ident}", f"/threads/{ident}"):
+        page = web.get(path)
+        assert "Warning: a wake is signed by openhands, and this is not" in page.text
+        listed = path in ("/inbox", "/log", "/agents/alice")
+        assert ("doubted" in page.text) is listed
+    shown = web.get(f"/messages/{ident}").text
+    assert shown.index("Warning: a wake") < shown.index("The signature holds: alice wrote this.")
+
+
+def test_a_wake_of_the_gateway_has_no_warning(web: Any) -> None:
+    ident = web.made.as_gateway().wake("user", Draft(subject="Child ended"), key="k").id
+    for path in ("/inbox", "/log", f"/messages/{ident}", f"/threads/{ident}"):
+        page = web.get(path)
+        assert "Child ended" in page.text
+        assert "Warning" not in page.text
+
+
+def test_a_message_that_tells_of_a_decision_which_nobody_made_warns(
+    web: Any, false_wake: Any
+) -> None:
+    ident = false_wake(web.made, "user", kind="approval_decision", subject="approve: Drop it?")
+    for path in (f"/messages/{ident}", f"/threads/{ident}"):
+        assert "Warning: no such decision stands on this bus" in web.get(path).text
