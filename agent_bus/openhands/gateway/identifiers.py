@@ -24,7 +24,7 @@ def task_key(text: object) -> str:
     """A task key, the identity of a task within one Main. Raises InvalidMission."""
     if not isinstance(text, str) or _TASK.fullmatch(text) is None:
         raise InvalidMission(
-            f"no task key: {ascii(text)[:80]}; use 1 to 128 of A-Z a-z 0-9 . _ : -, "
+            f"no task key: {_shown(text)}; use 1 to 128 of A-Z a-z 0-9 . _ : -, "
             "beginning with a letter or digit"
         )
     return text
@@ -37,7 +37,7 @@ def uuid_of(text: object, what: str) -> UUID:
     except ValueError:
         found = None
     if found is None or str(found) != str(text).lower():
-        raise InvalidMission(f"{what} is no UUID: {ascii(text)[:80]}")
+        raise InvalidMission(f"{what} is no UUID: {_shown(text)}")
     return found
 
 
@@ -59,3 +59,7 @@ def conversation_box(main: UUID) -> AgentName:
 def box_of(main: UUID, bus: MessageId, names: Iterable[AgentName]) -> AgentName:
     """The box of a Main: that of the bus identity it is, or that of its conversation."""
     return next((name for name in names if main_id(bus, name) == main), conversation_box(main))
+
+
+def _shown(value: object) -> str:
+    return ascii(value[:80]) if isinstance(value, str) else f"a {type(value).__name__}"

@@ -43,6 +43,9 @@ class Conversation:
     """The id of the newest message of role user: it names the run."""
     is_acp: bool = False
     """Whether an ACP agent works in it: a message would supersede what it is doing."""
+    servers: Mapping[str, str] = field(default_factory=dict)
+    """The MCP servers that its agent has now, name and URL: once its runtime has started, also
+    those that plugins of the workspace have brought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +66,6 @@ class Order:
     title: str
     tags: Mapping[str, str]
     """Keys are a-z 0-9, values at most 256 characters."""
-    environment: Mapping[str, str]
-    """What the child's tools find in their environment; no secrets."""
     instructions: str
     """What is added to the system prompt."""
     servers: tuple[McpEntry, ...]

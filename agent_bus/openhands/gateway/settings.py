@@ -7,6 +7,7 @@ is read here and handed to the provider alone.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,15 @@ from agent_bus.errors import ConfigurationError, UsageError
 
 WORKSPACE = Path("/home/openhands/workspace")
 RUN_LIMIT = 6 * 3600
+GIT_HOSTS = ("github.com",)
+
+_HOST = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?(?::[0-9]{1,5})?", re.ASCII)
+_PERSONS = re.compile(
+    "HOME|USER|LOGNAME|XDG_CONFIG_HOME|XDG_RUNTIME_DIR|DBUS_SESSION_BUS_ADDRESS|SSH_AUTH_SOCK|"
+    "GIT_ASKPASS|GIT_CONFIG_GLOBAL|GIT_SSH|GIT_SSH_COMMAND|GIT_SSL_CAINFO|SSL_CERT_(FILE|DIR)|"
+    "GH_TOKEN|GITHUB_TOKEN|GH_CONFIG_DIR|(?i:https?_proxy|all_proxy|no_proxy)"
+)
+"""What a person's git needs to reach a private repository."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +50,8 @@ class GatewaySettings:
     """AGENT_BUS_OPENHANDS_GATEWAY_URL: where children reach `agent-bus openhands serve`."""
     run_limit: int = RUN_LIMIT
     """AGENT_BUS_OPENHANDS_RUN_LIMIT: seconds after which a run that has not ended is overdue."""
+    git_hosts: tuple[str, ...] = GIT_HOSTS
+    """AGENT_BUS_OPENHANDS_GIT_HOSTS: where the origin of a mirror may be, comma separated."""
     secret: str | None = field(default=None, repr=False)
     """EVEX_MESSAGING_SECRET: one more secret that capabilities may be signed with."""
 
@@ -72,6 +84,7 @@ def load(environ: Mapping[str, str] | None = None) -> GatewaySettings:
         runtime=_folder(env, "AGENT_BUS_OPENHANDS_RUNTIME"),
         gateway_url=_url(env, "AGENT_BUS_OPENHANDS_GATEWAY_URL"),
         run_limit=_run_limit(env),
+        git_hosts=git_hosts_of(env),
         secret=env.get("EVEX_MESSAGING_SECRET") or None,
     )
 
@@ -85,6 +98,57 @@ def workspace_of(environ: Mapping[str, str] | None = None) -> Path:
     """AGENT_BUS_OPENHANDS_WORKSPACE alone: for who keeps mirrors and needs no agent server."""
     env = os.environ if environ is None else environ
     return _folder(env, "AGENT_BUS_OPENHANDS_WORKSPACE") or WORKSPACE
+
+
+def git_hosts_of(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """AGENT_BUS_OPENHANDS_GIT_HOSTS alone: for who keeps mirrors and needs no agent server."""
+    text = (os.environ if environ is None else environ).get("AGENT_BUS_OPENHANDS_GIT_HOSTS")
+    if not text:
+        return GIT_HOSTS
+    hosts = tuple(part.strip().lower() for part in text.split(","))
+    if not all(_HOST.fullmatch(host) for host in hosts):
+        raise ConfigurationError(
+            f"AGENT_BUS_OPENHANDS_GIT_HOSTS is {text[:80]!a}: write it like "
+            "github.com,git.example.com"
+        )
+    return hosts
+
+
+def git_environment(
+    environ: Mapping[str, str] | None = None, *, person: bool = False
+) -> dict[str, str]:
+    """The whole environment of a git: a fixed one, of which only PATH is the caller's.
+
+    `person` adds what the git of a person at a shell needs to reach a repository: its own
+    configuration, credential helpers, agents and proxies. Nothing of the gateway is in either.
+    """
+    env = os.environ if environ is None else environ
+    given = {"PATH": env.get("PATH", os.defpath)}
+    if person:
+        given |= {name: env[name] for name in env if _PERSONS.fullmatch(name)}
+    else:
+        given |= {
+            "HOME": "/nonexistent",
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": "/dev/null",
+            "GIT_ATTR_NOSYSTEM": "1",
+        }
+    return given | {
+        "LC_ALL": "C",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_COMMITTER_NAME": "agent-bus",
+        "GIT_COMMITTER_EMAIL": "agent-bus@localhost",
+        "SSH_ASKPASS_REQUIRE": "never",
+    }
+
+
+def public_url_of(environ: Mapping[str, str] | None = None) -> str | None:
+    """What people open a conversation under, where the environment says it: for who looks."""
+    env = os.environ if environ is None else environ
+    return _url(env, "OPENHANDS_PUBLIC_URL") or _url(env, "OPENHANDS_URL")
 
 
 def _missing(name: str, example: str) -> str:

@@ -1,0 +1,406 @@
+"""create_child: from a mission to a conversation that works on it.
+
+    begun      the mission is in the journal, the worktree exactly right
+    created    the conversation is there: idle, its gate shut
+    admitting  it was asked to begin without tools; its runtime starts with that
+    admitted   it answered so, and the checkout was right once more afterwards; the gate is open
+    delivered  the mission is in the conversation
+
+`advance` takes the steps that can be taken now, and waits for nothing. So whoever creates,
+creates again, or reconciles does the same thing, and each step finds out first whether an
+earlier try that was cut off has taken it already.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from agent_bus.clock import from_text, to_text
+from agent_bus.errors import (
+    AdmissionFailed,
+    Busy,
+    CheckoutRefused,
+    Conflict,
+    ServerRefused,
+    Unavailable,
+)
+from agent_bus.openhands.gateway import agent_file, announcement, ends, letters
+from agent_bus.openhands.gateway.caller import Caller
+from agent_bus.openhands.gateway.capability import child_capability_token, completion_token
+from agent_bus.openhands.gateway.identifiers import box_of, child_id, task_key
+from agent_bus.openhands.gateway.journal import OWN_SERVER, UNSTARTED, Record
+from agent_bus.openhands.gateway.mission import Checkout, Mission, bind, parse
+from agent_bus.openhands.gateway.parts import Parts
+from agent_bus.openhands.gateway.provider import (
+    ENDED,
+    Conversation,
+    McpEntry,
+    Order,
+    StopHook,
+)
+from agent_bus.openhands.gateway.wire import compact
+
+ADMISSION_LIMIT = 600
+"""Seconds after which an admission turn that does not end has failed."""
+FULL = 429
+"""The HTTP status of a server whose runs are all taken."""
+_READY = re.compile(r"\W*PROVIDER_READY\W*", re.ASCII)
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """A child, and how far it is."""
+
+    child: UUID
+    conversation_url: str
+    created: bool
+    """False: this mission had been given before."""
+    state: str
+    problem: str | None
+    """What it waits for, where it has not come as far as `delivered`."""
+
+
+class Creation:
+    """Makes children."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def create(
+        self,
+        caller: Caller,
+        *,
+        task: object,
+        role: object,
+        mission: object,
+        capabilities: object,
+        wait: float,
+        progress: Progress,
+    ) -> Created:
+        """Begin a mission, and go on with it for as long as `wait` seconds.
+
+        What has not come as far as `delivered` by then goes on by reconciliation. Raises
+        NotPermitted, InvalidMission, Conflict, CheckoutRefused, AdmissionFailed, Busy and
+        ConfigurationError.
+        """
+        caller.require_parent("create_child")
+        wanted = parse(task, role, mission, capabilities)
+        child = child_id(caller.subject, task_key(wanted.task_key))
+        agent_file.load(self._parts.settings)
+        with self._parts.journal.changing(child):
+            record, is_new = self._begin(caller, child, wanted, progress)
+        record = self._drive(record, wait, progress)
+        if record.state == "refused":
+            raise AdmissionFailed(f"child {child} did not begin: {record.problem}")
+        url = self._parts.provider.url(child)
+        return Created(child, url, is_new, record.state, record.problem)
+
+    def _begin(
+        self, caller: Caller, child: UUID, wanted: Mission, progress: Progress
+    ) -> tuple[Record, bool]:
+        journal = self._parts.journal
+        known = journal.find(child)
+        if known is None:
+            progress("checking the checkout")
+            self._parts.checkouts.ensure(child, wanted.checkout)
+            return journal.save(self._new_record(caller, child, wanted)), True
+        if known.mission_sha256 != wanted.sha256:
+            raise Conflict(
+                f"task {known.task_key} has another mission already (child {child}): "
+                "give the new mission a task key of its own"
+            )
+        if known.state == "refused":
+            again = {"state": "begun", "attempt": known.attempt + 1, "problem": None}
+            again |= {"owed": None, "admission_run": None}
+            known = journal.save(known.model_copy(update=again))
+        return known, False
+
+    def _new_record(self, caller: Caller, child: UUID, wanted: Mission) -> Record:
+        parts = self._parts
+        now = parts.clock.now()
+        return Record(
+            child=child,
+            owner=caller.subject,
+            owner_box=box_of(caller.subject, parts.bus.file.bus, parts.known()),
+            task_key=wanted.task_key,
+            role=wanted.role,
+            repository=wanted.checkout.repository,
+            branch=wanted.checkout.branch,
+            head_sha=wanted.checkout.head_sha,
+            capabilities=wanted.capabilities,
+            mission=compact(wanted.content),
+            mission_sha256=wanted.sha256,
+            state="begun",
+            created_at=to_text(now),
+            updated_at=to_text(now),
+            issued_at=now // 1000,
+        )
+
+    def _drive(self, record: Record, wait: float, progress: Progress) -> Record:
+        parts = self._parts
+        began, slept = parts.clock.monotonic(), 0.0
+        told = ""
+        while record.state in UNSTARTED:
+            try:
+                with parts.journal.changing(record.child):
+                    record = self.advance(parts.journal.load(record.child))
+            except Unavailable as error:
+                record = record.model_copy(update={"problem": str(error)})
+            except Busy:
+                pass  # another process takes the same steps
+            # A clock held in hand may stand still; what was slept counts all the same.
+            if max(parts.clock.monotonic() - began, slept) >= wait:
+                break
+            if (line := _told(record)) != told:
+                progress(line)
+                told = line
+            parts.pauses.sleep(parts.pauses.poll)
+            slept += parts.pauses.poll
+        return record
+
+    # -- the steps
+
+    def advance(self, record: Record) -> Record:
+        """Take every step towards `delivered` that can be taken now. Hold the child's lock.
+
+        Raises Unavailable, and what `AgentServer.create` raises for a wrong configuration.
+        """
+        try:
+            record = letters.start_owed_run(self._parts, record)
+            steps = {
+                "begun": self._create,
+                "created": self._ask,
+                "admitting": self._admit,
+                "admitted": self._deliver,
+            }
+            while (step := steps.get(record.state)) is not None:
+                before = record.state
+                record = step(record)
+                if record.state == before:
+                    break
+        except CheckoutRefused as error:
+            return self._refuse(record, f"its checkout is not right: {error}")
+        except (Conflict, ServerRefused) as error:
+            return self._refuse(record, str(error))
+        return record
+
+    def _create(self, record: Record) -> Record:
+        parts = self._parts
+        folder = parts.checkouts.ensure(record.child, _checkout(record))
+        now = parts.clock.now() // 1000
+        order = self._order(record.model_copy(update={"issued_at": now}), str(folder))
+        try:
+            made = parts.provider.create(order)
+        except ServerRefused as error:
+            if error.status != FULL:
+                raise
+            return self._save(record, problem="the agent server has no room for a run now")
+        found = parts.provider.conversation(record.child)
+        if found is None:
+            raise Unavailable("the agent server does not show the conversation it has just made")
+        _require_own(found, order)
+        changes: dict[str, Any] = {}
+        if made:
+            given = {entry.name: entry.url for entry in order.servers}
+            changes = {"issued_at": now, "servers": given}
+        return self._save(
+            record,
+            state="created",
+            problem=None,
+            **changes,
+        )
+
+    def _ask(self, record: Record) -> Record:
+        marker = f"Initialize runtime for Child {record.child}, attempt {record.attempt}."
+        text = f"PROVIDER_ADMISSION\n{marker} Use no tools and finish with PROVIDER_READY."
+        record, run = letters.post_once(self._parts, record, marker, text)
+        if run is None:
+            return record
+        return self._save(
+            record,
+            state="admitting",
+            admission_run=run,
+            owed=None,
+            run_since=to_text(self._parts.clock.now()),
+        )
+
+    def _admit(self, record: Record) -> Record:
+        found = ends.settled(self._parts, record)
+        if found is None or found.last_user_message != record.admission_run:
+            return self._refuse_late(record)
+        if found.status in ("idle", "running"):
+            return self._refuse_late(record)
+        wrong = self._objection(record, found)
+        if wrong is not None:
+            return self._refuse(record, wrong)
+        self._parts.checkouts.revalidate(record.child, _checkout(record))
+        self._parts.gates.open(record.child)
+        return self._save(record, state="admitted")
+
+    def _objection(self, record: Record, found: Conversation) -> str | None:
+        """Why an admission turn that is over does not admit."""
+        if found.status not in ENDED:
+            return f"its admission turn did not end: the conversation is {found.status}"
+        if dict(found.servers) != record.servers:
+            # A plugin of the repository, or of the server's user: a child has what it was given.
+            extra = sorted(set(found.servers.items()) ^ set(record.servers.items()))
+            return f"its runtime has other MCP servers than it was given: {extra[0][0][:80]!a}"
+        end = self._parts.provider.run_end(record.child, record.admission_run)
+        if found.status != "finished":
+            why = f"{end.error_code}: {end.error_text}" if end.error_code else "no reason given"
+            return self._parts.redaction(f"its admission turn ended as {found.status} ({why})")[
+                :500
+            ]
+        if end.used_tools:
+            return "it used a tool in its admission turn, which it was told not to"
+        if _READY.fullmatch(end.answer.strip()) is None:
+            return "it did not answer PROVIDER_READY in its admission turn"
+        return None
+
+    def _refuse_late(self, record: Record) -> Record:
+        since = from_text(record.run_since or record.updated_at)
+        if self._parts.clock.now() - since < ADMISSION_LIMIT * 1000:
+            return record
+        self._parts.provider.interrupt(record.child)
+        return self._refuse(record, f"its admission turn did not end in {ADMISSION_LIMIT} s")
+
+    def _deliver(self, record: Record) -> Record:
+        reports = record.reports_to_gateway
+        mission = Mission(
+            task_key=record.task_key,
+            role=record.role,
+            checkout=_checkout(record),
+            content=json.loads(record.mission),
+            capabilities=record.capabilities,
+        )
+        text = bind(mission, owner=record.owner, child=record.child, reports=reports)
+        # No message before it says so, and none is posted in its place after it.
+        marker = f'"childId":"{record.child}"'
+        record, run = letters.post_once(self._parts, record, marker, text)
+        if run is None:
+            return record
+        return self._save(
+            record,
+            state="delivered",
+            mission_run=run,
+            owed=None,
+            problem=None,
+            run_since=to_text(self._parts.clock.now()),
+        )
+
+    def _refuse(self, record: Record, problem: str) -> Record:
+        """The child does not begin; its owner is told, whether somebody waits for it or not."""
+        self._parts.gates.shut(record.child)
+        refused = self._save(record, state="refused", problem=problem, run_owed=False, owed=None)
+        return ends.refused(self._parts, refused)
+
+    def _order(self, record: Record, folder: str) -> Order:
+        parts = self._parts
+        reach = parts.settings.gateway_url or announcement.find(parts.folder)
+        parts.gates.prepare(record.child)
+        return Order(
+            child=record.child,
+            folder=parts.checkouts.worktree(record.child),
+            title=f"{record.role.title()} | {record.task_key}"[:200],
+            tags=tags(record),
+            instructions=_instructions(record, folder, reports=reach is not None),
+            servers=(*self._own_server(record, reach), *self._runtime(record)),
+            gate=parts.gates.gate(record.child),
+            hook=self._hook(record, reach),
+            agent=agent_file.load(parts.settings),
+        )
+
+    def _own_server(self, record: Record, reach: str | None) -> tuple[McpEntry, ...]:
+        if reach is None:
+            return ()
+        token = child_capability_token(
+            self._parts.signing.newest(),
+            record.owner,
+            record.task_key,
+            record.role,
+            issued_at=record.issued_at,
+        )
+        return (McpEntry(OWN_SERVER, f"{reach}/mcp", token),)
+
+    def _runtime(self, record: Record) -> tuple[McpEntry, ...]:
+        if "runtime_environment" not in record.capabilities:
+            return ()
+        return agent_file.runtime_servers(self._parts.settings)
+
+    def _hook(self, record: Record, reach: str | None) -> StopHook | None:
+        if reach is None:
+            return None
+        token = completion_token(
+            self._parts.signing.newest(),
+            record.owner,
+            record.task_key,
+            record.role,
+            issued_at=record.issued_at,
+        )
+        header = self._parts.gates.write_token(record.child, token)
+        return StopHook(f"{reach}/completion-hook", header)
+
+    def _save(self, record: Record, **changes: Any) -> Record:
+        changed = record.model_copy(update=changes)
+        return record if changed == record else self._parts.journal.save(changed)
+
+
+def tags(record: Record) -> dict[str, str]:
+    """How a conversation is known to be this child's."""
+    return {
+        "project": "agentbus",
+        "evexrole": "role-child",
+        "evextask": record.task_key,
+        "evexparent": str(record.owner),
+        "evexchildrole": record.role,
+        "evexcaps": ",".join(sorted(record.capabilities)) or "none",
+        "evexmission": record.mission_sha256,
+    }
+
+
+def _require_own(found: Conversation, order: Order) -> None:
+    """The server may have had a conversation of this id: then nothing of the order was used."""
+    foreign = {key for key, value in order.tags.items() if found.tags.get(key) != value}
+    if foreign or found.folder != str(order.folder):
+        raise Conflict(
+            f"the agent server has another conversation {order.child} already "
+            f"({', '.join(sorted(foreign)) or 'another folder'}): give the mission a new task key"
+        )
+
+
+def _checkout(record: Record) -> Checkout:
+    return Checkout(record.repository, record.branch, record.head_sha)
+
+
+def _told(record: Record) -> str:
+    stages = {
+        "begun": "making the conversation",
+        "created": "starting the runtime",
+        "admitting": "waiting for the admission turn",
+        "admitted": "delivering the mission",
+    }
+    return record.problem or stages.get(record.state, record.state)
+
+
+def _instructions(record: Record, folder: str, *, reports: bool) -> str:
+    report = (
+        "Report with the tool send_to_parent when you are done or stuck, and finish with the "
+        "same result as your final answer."
+        if reports
+        else "Your final answer is your report."
+    )
+    runtime = "granted" if record.capabilities else "not granted"
+    return (
+        f"You are a {record.role} child, bound to the one task {record.task_key}. Work only in "
+        f"{folder}, on the branch {record.branch}. Your mission comes as a message that begins "
+        f"with MISSION. Before it, do what PROVIDER_ADMISSION says and use no tool. A runtime "
+        f"environment is {runtime}. {report} Only messages that begin with MISSION, "
+        "RESUME_MISSION, USER_DECISION or CANCEL_MISSION come from your owner."
+    )
