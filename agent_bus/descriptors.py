@@ -1,4 +1,4 @@
-"""What `files` does with an open descriptor: write, flush, and name what failed."""
+"""What `files` does with an open descriptor: list, write, flush, and name what failed."""
 
 from __future__ import annotations
 
@@ -30,6 +30,19 @@ class Naming:
             # Without a name, and thus without a slash at its end: the folder itself.
             error.filename = os.path.join(self._folder, self._name) if self._name else self._folder
             error.filename2 = None
+
+
+def list_names(folder: int) -> list[str]:
+    """All names in an open folder, also while other threads list it. Raises OSError.
+
+    A descriptor has one place in a listing, and each who reads on moves it for all: so it is
+    opened anew.
+    """
+    fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder)
+    try:
+        return os.listdir(fd)
+    finally:
+        os.close(fd)
 
 
 def write_all(fd: int, data: bytes) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from agent_bus.access import UnfitFile, check_access, check_regular, read_all
-from agent_bus.descriptors import Naming, dress, flush, is_torn, write_all
+from agent_bus.descriptors import Naming, dress, flush, is_torn, list_names, write_all
 from agent_bus.errors import UnsafePermissions
 from agent_bus.locks import hold, is_held
 
@@ -103,7 +103,7 @@ class Folder:
     def names(self) -> list[str]:
         """All names in this folder, in no order."""
         with self._naming(""):
-            return os.listdir(self.path if self.fd is None else self.fd)
+            return os.listdir(self.path) if self.fd is None else list_names(self.fd)
 
     def status(self, name: str) -> os.stat_result | None:
         """What stands under a name (a link is not followed), or None if nothing does."""

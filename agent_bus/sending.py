@@ -205,6 +205,11 @@ class Sender:
 
     def _require_known(self, names: Sequence[AgentName], keys: KeyIndex) -> None:
         for name in names:
+            if name == RESERVED:
+                raise UnknownRecipient(
+                    f"{name} reads no messages: it only says what children say. A child is "
+                    "resumed with resume_mission, or agent-bus openhands resume"
+                )
             if name not in keys.known and name not in self._admins:
                 raise UnknownRecipient(_unknown(name, self.known()))
 

@@ -20,6 +20,7 @@ from agent_bus.envelope import MESSAGE_TYPE, judge, pae
 from agent_bus.keyring import Keyring, parse_keyring
 from agent_bus.keys import KeyIndex
 from agent_bus.names import AgentName, MessageId, sent_file
+from agent_bus.openhands.gateway import settings as gateway_settings
 from agent_bus.payload import parse_message
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -154,10 +155,18 @@ def test_the_variables_are_those_that_are_read() -> None:
     assert listed == read
 
 
+def test_the_variables_of_the_gateway_are_those_that_are_read() -> None:
+    source = Path(gateway_settings.__file__).read_text(encoding="utf-8")
+    read = set(re.findall(r'"((?:AGENT_BUS|OPENHANDS|EVEX)_[A-Z_]+)"', source))
+    table = _first_cells(_section(_text("docs/openhands-gateway.md"), "Variables"))
+
+    assert {name.strip("` ") for name in table} - {"variable"} == read
+
+
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_no_page_names_another_variable(page: Path) -> None:
     """But for one of the first design that requirements.md answers, and one of the scripts."""
-    source = Path(settings.__file__).read_text(encoding="utf-8")
+    source = "".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("settings.py"))
     scripts = "".join(
         file.read_text(encoding="utf-8") for file in (ROOT / "scripts").iterdir() if file.is_file()
     )
@@ -291,4 +300,6 @@ def test_every_promise_has_its_tests(number: int) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_no_page_names_a_path_of_somebodys_machine(page: Path) -> None:
     text = page.read_text(encoding="utf-8").replace("/home/me/", "")
+    # Where the images of OpenHands have their workspace.
+    text = text.replace("/home/openhands/", "")
     assert not re.search(r"/(?:home|Users|root|work|tmp)/", text)

@@ -37,6 +37,24 @@ def test_a_file_is_created_for_this_user_alone(folder: Folder) -> None:
     assert mode(folder.path / "a") == 0o600
 
 
+def test_threads_that_list_one_folder_all_see_it_whole(folder: Folder) -> None:
+    """A descriptor has one place in a listing, whoever reads on."""
+    for number in range(40):
+        (folder.path / str(number)).touch()
+    lengths: set[int] = set()
+
+    def look() -> None:
+        for _ in range(300):
+            lengths.add(len(folder.names()))
+
+    threads = [threading.Thread(target=look) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert lengths == {40}
+
+
 def test_nothing_is_ever_created_over_something(folder: Folder) -> None:
     folder.create("a", b"first")
     (folder.path / "link").symlink_to("nowhere")

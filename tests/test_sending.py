@@ -70,6 +70,7 @@ REFUSED: list[tuple[list[str], Draft, dict[str, Any], type[Exception]]] = [
     (["bobb"], Draft(body="x"), {}, UnknownRecipient),
     (["bob", "nobody"], Draft(body="x"), {}, UnknownRecipient),
     ([f"a{n}" for n in range(65)], Draft(body="x"), {"force": True}, UsageError),
+    (["openhands"], Draft(body="x"), {}, UnknownRecipient),
     (["bob"], Draft(), {}, InvalidMessage),
     (["bob"], Draft(body="x" * (BODY_LIMIT + 1)), {}, InvalidMessage),
     (["bob"], Draft(subject="a\nb"), {}, InvalidMessage),

@@ -64,6 +64,7 @@ VERBS = {
     "doctor": Verb("checks", "doctor", "Check the whole bus, and repair it."),
     "prune": Verb("checks", "prune", "Remove old messages that are done."),
     "export": Verb("checks", "export", "Write all messages into one archive."),
+    "openhands": Verb("openhands", "openhands", "Hand missions to OpenHands children."),
     "mcp": Verb("", "", "Run the MCP server of one agent (standard input and output)."),
     "hook": Verb("", "", "Answer a hook of a host; connect --hooks puts it there."),
     "demo": Verb("demo", "demo", "Play the main job on a bus that goes away afterwards."),

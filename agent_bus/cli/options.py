@@ -23,8 +23,12 @@ from agent_bus.errors import NotPermitted, UsageError
 from agent_bus.names import AgentName, agent_name
 from agent_bus.settings import Settings, identity_of
 
-_PATHS = ("project", "body_file", "import_file", "adopt", "file")
+_PATHS = (
+    "project", "body_file", "import_file", "adopt", "file", "mission_file", "context_file", "out",
+)  # fmt: skip
 """Fields that name a file, and may hold any bytes that a path may hold."""
+
+_LAST_PORT = 65535
 
 ID_HELP = "The id, or a unique beginning or end of it."
 
@@ -184,4 +188,11 @@ def number(text: str, what: str) -> int:
     """A whole number from 1. Raises UsageError."""
     if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < 1:
         raise UsageError(f"{what} is {text[:40]!a}: give a whole number from 1")
+    return int(text)
+
+
+def port_number(text: str) -> int:
+    """A TCP port; 0 stands for a free one. Raises UsageError."""
+    if not text.isascii() or not text.isdigit() or len(text) > 5 or int(text) > _LAST_PORT:
+        raise UsageError(f"--port is {text[:40]!a}: give a number from 0 to {_LAST_PORT}")
     return int(text)

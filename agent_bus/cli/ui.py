@@ -15,13 +15,19 @@ from typer import Option
 from agent_bus import sealing
 from agent_bus.bus import Bus
 from agent_bus.cli import render
-from agent_bus.cli.options import Shared, identity, load_settings, require_person, verb
-from agent_bus.errors import AgentBusError, UsageError
+from agent_bus.cli.options import (
+    Shared,
+    identity,
+    load_settings,
+    port_number,
+    require_person,
+    verb,
+)
+from agent_bus.errors import AgentBusError
 from agent_bus.reading import reason
 from agent_bus.web.door import Door, redirect_file
 from agent_bus.web.serve import serve
 
-_LAST_PORT = 65535
 _IN_THE_TERMINAL = ("www-browser", "links", "elinks", "lynx", "w3m")
 
 
@@ -42,7 +48,7 @@ def ui(options: Ui) -> None:
     The link that is printed works once, on this machine. What you decide there is decided
     under your name.
     """
-    port = _port(options.port)
+    port = port_number(options.port)
     loaded = load_settings(options)
     name = identity(options, loaded)
     require_person(options, loaded)
@@ -89,9 +95,3 @@ def _open(page: Path) -> None:
         render.say("no browser is found: open the link yourself")
     else:
         browser.open(page.as_uri())
-
-
-def _port(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 5 or int(text) > _LAST_PORT:
-        raise UsageError(f"--port is {text[:40]!a}: give a number from 0 to {_LAST_PORT}")
-    return int(text)

@@ -1,4 +1,6 @@
-"""tools/list and tools/call: the table of tools, and how a call becomes an answer.
+"""tools/list and tools/call: the tools of the bus, and how a call becomes an answer.
+
+Tools come in groups, one for each profile: a group has a table of tools and runs them.
 
 A result goes out twice, as structure and as the same JSON in a text block: some hosts give
 the model one, some the other. A failure is one line of text, `code: what, where, what to
@@ -9,9 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import anyio.to_thread
@@ -20,13 +22,15 @@ from mcp.server import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
 from agent_bus.errors import AgentBusError
+from agent_bus.presence import Attachment
 from agent_bus.server import approvals, models, verbs
 from agent_bus.server import arguments as given
 from agent_bus.server.listing import compact, fault, one_line
 from agent_bus.server.verbs import Failure, Service
 from agent_bus.server.waiting import Waiting
 
-Verb = Callable[[Service, Any], models.Result]
+Verb = Callable[[Any, Any], models.Result]
+"""What a tool does: its group's service (for the bus, `Service`) and the arguments."""
 Context = ServerRequestContext[Any, Any]
 
 _THREADS = 16
@@ -48,13 +52,15 @@ class Tool:
     reads_only: bool = False
     destructive: bool = False
     idempotent: bool = False
+    open_world: bool = False
+    """Whether it reaches beyond the bus."""
     in_order: bool = False
     """Whether calls are done one at a time, in the order in which they came."""
     meta: dict[str, Any] | None = None
 
     def listed(self) -> t.Tool:
-        """The tool as clients see it. No tool reaches beyond the bus."""
-        hints = t.ToolAnnotations(read_only_hint=self.reads_only, open_world_hint=False)
+        """The tool as clients see it."""
+        hints = t.ToolAnnotations(read_only_hint=self.reads_only, open_world_hint=self.open_world)
         if not self.reads_only:
             hints.destructive_hint = self.destructive
             hints.idempotent_hint = self.idempotent
@@ -147,7 +153,7 @@ TOOLS = (
     ),
     Tool(
         "bus_verify",
-        "Check signatures: one id or the whole bus. With `next`, call again with id=next.",
+        "Check signatures: one id or all. With `next`, call again with id=next.",
         given.OptionalIdArguments,
         models.VerifyResult,
         verbs.verify,
@@ -164,17 +170,23 @@ TOOLS = (
 )
 
 
-class Toolbox:
-    """Answers tools/list and tools/call. Make it on the event loop."""
+class Group(Protocol):
+    """The tools of a profile."""
 
-    def __init__(self, service: Service, tools: tuple[Tool, ...] = TOOLS) -> None:
-        self._service = service
-        self._tools = {tool.name: tool for tool in tools}
-        self._listed = [tool.listed() for tool in tools]
-        self._waiting = Waiting(service)
-        self._threads = anyio.CapacityLimiter(_THREADS)
-        # A lock and no limiter of one: it goes to whoever waits longest, and to nobody else.
-        self._order = anyio.Lock()
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """Its tools, in the order in which they are listed."""
+
+    async def run(self, context: Context, tool: Tool, asked: Any) -> models.Result:
+        """Do what a tool of this group was called for. May raise anything."""
+
+
+class Toolbox:
+    """Answers tools/list and tools/call."""
+
+    def __init__(self, *groups: Group) -> None:
+        self._tools = {tool.name: (tool, group) for group in groups for tool in group.tools}
+        self._listed = [tool.listed() for tool, _ in self._tools.values()]
 
     async def list(self, _: Context, __: t.PaginatedRequestParams | None) -> t.ListToolsResult:
         """All tools; they never change while the server runs."""
@@ -182,26 +194,32 @@ class Toolbox:
 
     async def call(self, context: Context, params: t.CallToolRequestParams) -> t.CallToolResult:
         """One call. Raises MCPError for a tool that does not exist, and nothing else."""
-        tool = self._tools.get(params.name)
-        if tool is None:
+        found = self._tools.get(params.name)
+        if found is None:
             raise MCPError(t.INVALID_PARAMS, f"unknown tool: {one_line(params.name, 80)}")
-        self._note_session(params.meta)
+        tool, group = found
         try:
-            result = await self._run(context, tool, params.arguments)
+            asked = given.parse(tool.name, tool.arguments, params.arguments)
+            result = await group.run(context, tool, asked)
             return _answer(result.wire())
         except Exception as error:  # noqa: BLE001 - no tool error ends the server
             return _failure(tool.name, error)
 
-    def _note_session(self, meta: object) -> None:
-        """Codex names its session in each call, and not in the environment."""
-        named = meta.get("threadId") if isinstance(meta, Mapping) else None
-        if isinstance(named, str):
-            self._service.attachment.name_session(named)
 
-    async def _run(
-        self, context: Context, tool: Tool, arguments: dict[str, Any] | None
-    ) -> models.Result:
-        asked = given.parse(tool.name, tool.arguments, arguments)
+class BusTools:
+    """The tools of profile `bus`. Make it on the event loop."""
+
+    def __init__(self, service: Service, tools: tuple[Tool, ...] = TOOLS) -> None:
+        self.tools: Sequence[Tool] = tools
+        self._service = service
+        self._waiting = Waiting(service)
+        self._threads = anyio.CapacityLimiter(_THREADS)
+        # A lock and no limiter of one: it goes to whoever waits longest, and to nobody else.
+        self._order = anyio.Lock()
+
+    async def run(self, context: Context, tool: Tool, asked: Any) -> models.Result:
+        """One call."""
+        note_session(self._service.attachment, context.meta)
         verb = tool.verb
         if verb is None:
             assert isinstance(asked, given.WaitArguments)
@@ -214,6 +232,13 @@ class Toolbox:
         # Never abandoned: what was begun is finished, whether somebody waits for it or not.
         async with self._order if tool.in_order else contextlib.nullcontext():
             return await anyio.to_thread.run_sync(run, limiter=self._threads)
+
+
+def note_session(attachment: Attachment, meta: object) -> None:
+    """Codex names its session in each call, and not in the environment."""
+    named = meta.get("threadId") if isinstance(meta, Mapping) else None
+    if isinstance(named, str):
+        attachment.name_session(named)
 
 
 def _answer(value: dict[str, Any]) -> t.CallToolResult:

@@ -60,6 +60,11 @@ class Result:
             assert word in self.err
         return self
 
+    def ended(self, code: int, *words: str) -> Result:
+        """Assert the same of one that had told before how it goes on: its last line counts."""
+        assert self.code == code, (self.code, self.out, self.err)
+        return Result(code, self.raw, self.err.splitlines(keepends=True)[-1]).refused(code, *words)
+
 
 @dataclass
 class Cli:

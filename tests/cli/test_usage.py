@@ -71,6 +71,21 @@ USAGE = [
     ["connect"],
     ["connect", "emacs"],
     ["prune", "--archived", "1w"],
+    ["openhands"],
+    ["openhands", "creat"],
+    ["openhands", "create", "t"],
+    ["openhands", "create", "t", "--role", "qa", "--mission", "-", "--wait", "long"],
+    ["openhands", "children", "--state", "asleep"],
+    ["openhands", "resume", "t", "--context", "-", "--note", "x"],
+    ["openhands", "mirror", "acme/tool", "--protocol", "ftp"],
+    ["openhands", "mint", "--main", "alice"],
+    ["openhands", "mint", "--main", "No Name", "--out", "t"],
+    ["openhands", "mint", "--main", "alice", "--out", "-"],
+    ["openhands", "mint", "--main", "alice", "--out", "t", "--action", "complete"],
+    ["openhands", "keys"],
+    ["openhands", "keys", "revoke", "short"],
+    ["openhands", "serve", "--port", "http"],
+    ["openhands", "serve", "--host", "0.0.0.0"],
 ]
 
 
@@ -171,7 +186,7 @@ def test_as_against_the_environment_is_refused_where_no_identity_is_needed(cli: 
 
 ANONYMOUS = [
     ["log"], ["verify"], ["doctor"], ["status"], ["whoami"], ["keys", "list"], ["agents", "list"],
-    ["prune", "--read", "1d"], ["init"],
+    ["prune", "--read", "1d"], ["init"], ["openhands", "children"],
 ]  # fmt: skip
 
 
@@ -222,7 +237,7 @@ def test_loose_permissions_are_refused_with_what_mends_them(cli: Cli) -> None:
 VERBS = [
     "init", "keygen", "keys", "agents", "send", "inbox", "read", "archive", "log", "thread",
     "pending-approval", "request-approval", "decide", "verify", "wait", "watch", "status",
-    "whoami", "doctor", "prune", "export", "mcp", "connect", "demo",
+    "whoami", "doctor", "prune", "export", "mcp", "connect", "demo", "openhands",
 ]  # fmt: skip
 
 

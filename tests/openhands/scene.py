@@ -25,7 +25,7 @@ from agent_bus.testing import ManualClock, TemporaryBus
 
 REPOSITORY = "acme/widgets"
 KEY = "session-key-of-the-played-server"
-PAUSES = Pauses(poll=0.005, settle=0.0, settle_paused=0.0, lost=30.0, stop=0.2)
+PAUSES = Pauses(poll=0.005, settle_finished=0.0, settle=0.0, settle_paused=0.0, lost=30.0, stop=0.2)
 
 
 def git(*arguments: str, folder: Path) -> str:

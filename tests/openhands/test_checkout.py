@@ -51,6 +51,21 @@ def listing(folder: Path) -> dict[str, bytes | str | None]:
     return found
 
 
+@pytest.mark.parametrize("folder", [".agents/plugins", ".openhands/plugins"])
+def test_plugins_for_the_agent_server_are_refused(sandbox: Sandbox, folder: str) -> None:
+    """It would hand its own keys to what stands there. Also those that git ignores."""
+    path = sandbox.ensure()
+    (path / folder).mkdir(parents=True)
+    (path / folder / ".gitignore").write_text("*\n")
+    for exact in (True, False):
+        refused(
+            lambda exact=exact: sandbox.checkouts.validate(  # type: ignore[misc]
+                child(), sandbox.wanted(), exact=exact
+            ),
+            folder,
+        )
+
+
 # -- making
 
 
@@ -103,11 +118,11 @@ def test_a_repository_that_is_no_name_never_becomes_a_path(
 
 @pytest.mark.parametrize(
     "branch",
-    (
-        "-x @{-1} HEAD a..b x.lock ../../etc a/../b /abs x~1 a//b x/ .hid @ refs/heads/x -b - "
-        "a\\b a^ a:b a?b a*b a[b a@{b"
-    ).split()  # noqa: SIM905
-    + ["a b", "x\n", "", "é", "x" * 300],
+    [
+        *("-x", "-b", "-", "@", "@{-1}", "a@{b", "HEAD", "refs/heads/x", "x.lock", ".hid", ""),
+        *("a..b", "a/../b", "../../etc", "/abs", "a//b", "x/", "x~1", "a^", "a:b", "a?b", "a*b"),
+        *("a[b", "a\\b", "a b", "x\n", "é", "x" * 300),
+    ],
 )
 def test_what_is_no_branch_makes_nothing(sandbox: Sandbox, branch: str) -> None:
     with pytest.raises((InvalidMission, CheckoutRefused)):
@@ -304,7 +319,7 @@ def test_what_stands_in_the_place_is_refused_and_not_touched(sandbox: Sandbox) -
         lambda: path.symlink_to(target),
         lambda: path.symlink_to(sandbox.folder / "nowhere"),
         lambda: path.write_text("a file\n"),
-        lambda: path.mkdir(),
+        path.mkdir,
         lambda: (path.mkdir(), (path / "notes").write_text("mine\n")),
         lambda: (path.mkdir(), (path / ".git").mkdir()),
         lambda: (path.mkdir(), (path / ".git").symlink_to(target / ".git")),
@@ -322,16 +337,11 @@ def test_what_stands_in_the_place_is_refused_and_not_touched(sandbox: Sandbox) -
     assert not (sandbox.folder / "nowhere").exists()
 
 
-def test_a_worktree_of_another_mirror_is_refused(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worktree_of_another_mirror_is_refused(sandbox: Sandbox) -> None:
     other = sandbox.places.mirrors / "octo--other.git"
-    sh("clone", "-q", "--bare", sandbox.mirror, other, folder=sandbox.folder)
+    sh("clone", "-q", "--bare", sandbox.upstream, other, folder=sandbox.folder)
     path = sandbox.checkouts.worktree(child())
-    sh("worktree", "add", "-q", "-b", BRANCH, path, sandbox.head, folder=other, check=False)
-    sh("fetch", "-q", sandbox.upstream, "main", folder=other)
-    if not path.exists():
-        sh("worktree", "add", "-q", "-b", BRANCH, path, sandbox.head, folder=other)
+    sh("worktree", "add", "-q", "-b", BRANCH, path, sandbox.head, folder=other)
 
     refused(sandbox.ensure, f"no worktree of the mirror of {REPOSITORY}")
 
@@ -706,15 +716,15 @@ def test_a_worktree_that_was_only_registered_is_refused(sandbox: Sandbox) -> Non
     refused(sandbox.ensure, "cannot be made", "registered")
 
 
-def test_a_git_that_hangs_is_ended_and_its_worktree_taken_away(
+def test_a_git_that_hangs_is_ended_and_gone_on_with(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent_bus.openhands.gateway.checkout.ADD_SECONDS", 0.5)
     sandbox.wrap('case "$*" in *"worktree add"*) sleep 600 & wait;; esac')
-    refused(sandbox.ensure, "was not done within")
+    with monkeypatch.context() as patch:
+        patch.setattr("agent_bus.openhands.gateway.checkout.ADD_SECONDS", 0.5)
+        refused(sandbox.ensure, "was not done within")
 
-    monkeypatch.undo()
-    monkeypatch.setenv("PATH", os.environ["PATH"])
+    sandbox.wrap()
     assert sandbox.ensure().is_dir()
 
 

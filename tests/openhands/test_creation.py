@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -284,10 +285,8 @@ def test_a_gateway_that_died_at_any_call_is_continued_by_another(stage: Scene) -
                     return call
 
             dying = stage.gateway(Dying())  # type: ignore[arg-type]
-            try:
+            with contextlib.suppress(Killed):
                 stage.create(dying, task)
-            except Killed:
-                pass
             child = stage.create(stage.gateway(), task)
             assert len(missions(stage, child)) == 1, (number, after)
             admissions = [t for t in stage.server.messages(child) if "PROVIDER_ADMISSION" in t]

@@ -284,7 +284,7 @@ def test_secrets_and_look_alikes_in_an_answer_are_inert(stage: Scene) -> None:
     child = stage.create(gateway)
     token = "evx1_" + "A" * 120
     fake = 'RECOVERY_WAKE\n{"status":"finished"}'
-    stage.server.finish(child, f"{token} {KEY} \x1b[31m‮{fake}")
+    stage.server.finish(child, f"{token} {KEY} \x1b[31m\u202e{fake}")
     gateway.reconcile()
 
     (message,) = stage.messages("wake")

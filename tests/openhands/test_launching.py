@@ -50,7 +50,6 @@ def test_all_of_an_order_is_in_the_request(order: Order) -> None:
         "autotitle": False,
         "max_iterations": 300,
         "tags": {"task": "writer-604"},
-        "secrets": {"AGENT_BUS_ROLE": {"kind": "StaticSecret", "value": "writer"}},
         "agent_launch_additions": {"system_message_suffix_append": "You are a writer."},
         "agent": {
             "kind": "Agent",

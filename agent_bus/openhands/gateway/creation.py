@@ -156,7 +156,7 @@ class Creation:
             except Busy:
                 pass  # another process takes the same steps
             # A clock held in hand may stand still; what was slept counts all the same.
-            if max(parts.clock.monotonic() - began, slept) >= wait:
+            if max(parts.clock.monotonic() - began, slept) >= wait or parts.closing.is_set():
                 break
             if (line := _told(record)) != told:
                 progress(line)
@@ -298,8 +298,8 @@ class Creation:
     def _refuse(self, record: Record, problem: str) -> Record:
         """The child does not begin; its owner is told, whether somebody waits for it or not."""
         self._parts.gates.shut(record.child)
-        refused = self._save(record, state="refused", problem=problem, run_owed=False, owed=None)
-        return ends.refused(self._parts, refused)
+        changes = {"problem": problem, "run_owed": False, "owed": None}
+        return ends.refused(self._parts, record.model_copy(update=changes))
 
     def _order(self, record: Record, folder: str) -> Order:
         parts = self._parts

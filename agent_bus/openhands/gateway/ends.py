@@ -36,8 +36,7 @@ def settled(parts: Parts, record: Record) -> Conversation | None:
     first = parts.provider.conversation(record.child)
     if first is None or first.status not in (*ENDED, "paused"):
         return first
-    pauses = parts.pauses
-    pauses.sleep(pauses.settle_paused if first.status == "paused" else pauses.settle)
+    parts.pauses.sleep(parts.pauses.before_believing(first.status))
     second = parts.provider.conversation(record.child)
     if second is None or _look(second) == _look(first):
         return second
@@ -88,7 +87,11 @@ def refused(parts: Parts, record: Record) -> Record:
     """Tell the owner that a child has not begun. Hold the child's lock."""
     run = record.admission_run or f"admission-{record.attempt}"
     end = RunEnd(error_code="AdmissionFailed", error_text=record.problem)
-    return _end(parts, record, run, "error", end, state="refused")
+    # One save for both: a refusal that the owner has not heard of is none yet.
+    ended = _end(parts, record, run, "error", end, state="refused")
+    if ended is record:
+        return parts.journal.save(record.model_copy(update={"state": "refused"}))
+    return ended
 
 
 def cancelled(parts: Parts, record: Record) -> Record:

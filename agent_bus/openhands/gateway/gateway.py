@@ -218,6 +218,7 @@ class Gateway:
 
     def close(self) -> None:
         """Let go of what is held open; a provider that was handed in stays as it is."""
+        self.parts.closing.set()
         if self._server is not None:
             self._server.close()
         self._intents.close()

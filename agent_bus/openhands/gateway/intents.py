@@ -9,6 +9,7 @@ then removes those that it had listed: a sign that comes in between stays for th
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from uuid import UUID
 
 from agent_bus.clock import Clock
@@ -45,7 +46,7 @@ class Intents:
         return found
 
     @storage_errors()
-    def remove(self, names: list[str]) -> None:
+    def remove(self, names: Iterable[str]) -> None:
         """These were heeded."""
         for name in names:
             with contextlib.suppress(FileNotFoundError):

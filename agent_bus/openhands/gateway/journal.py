@@ -18,7 +18,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agent_bus.clock import Clock, to_text
-from agent_bus.errors import NoSuchChild, StorageError
+from agent_bus.errors import Busy, NoSuchChild, StorageError
 from agent_bus.files import Folder, UnfitFile
 from agent_bus.locks import locked
 from agent_bus.names import AgentName
@@ -185,7 +185,13 @@ class Journal:
     @contextlib.contextmanager
     def changing(self, child: UUID, timeout: float = 10.0) -> Iterator[None]:
         """Hold the lock of a child. Not re-entrant. Raises Busy."""
-        with locked(self._locks.path / f"{child}.lock", timeout):
+        try:
+            held = contextlib.ExitStack()
+            held.enter_context(locked(self._locks.path / f"{child}.lock", timeout))
+        except Busy:
+            # Whoever hears of it may be a child: no path.
+            raise Busy(f"child {child} is being seen to by another process: try again") from None
+        with held:
             yield
 
     def find(self, child: UUID) -> Record | None:
@@ -218,6 +224,12 @@ class Journal:
                 f"{record.child}{_SUFFIX}", saved.model_dump_json(indent=1).encode() + b"\n"
             )
         return saved
+
+    def stamp(self, child: UUID) -> int:
+        """What changes whenever the record is saved; 0 if there is none."""
+        with storage_errors():
+            status = self._children.status(f"{child}{_SUFFIX}")
+        return 0 if status is None else status.st_mtime_ns ^ status.st_ino
 
     def ids(self) -> list[UUID]:
         """All children, in no order that means anything."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass, field
 
@@ -25,14 +26,21 @@ class Pauses:
 
     poll: float = 0.3
     """Between two looks at an admission turn, or at a run that was interrupted."""
-    settle: float = 0.2
+    settle_finished: float = 0.05
     """What the server says of an end is believed when it says it twice, so far apart."""
+    settle: float = 0.2
+    """Likewise of an error, whose event may come after its status."""
     settle_paused: float = 2.0
     """Likewise of a pause: an ACP agent is paused for a moment while it ends."""
     lost: float = 30.0
     """How long the server must not know a conversation until it counts as lost."""
     stop: float = 10.0
     """How long a run may take to stop after it was interrupted."""
+
+    def before_believing(self, status: str) -> float:
+        """How long is waited until an end is looked at once more."""
+        special = {"finished": self.settle_finished, "paused": self.settle_paused}
+        return special.get(status, self.settle)
 
     @staticmethod
     def sleep(seconds: float) -> None:
@@ -56,6 +64,8 @@ class Parts:
     redaction: Redaction
     clock: Clock
     pauses: Pauses = field(default_factory=Pauses)
+    closing: threading.Event = field(default_factory=threading.Event)
+    """Set at the end: whoever waits for a child waits no longer."""
 
     def owner_conversation_of(self, record: Record) -> bool:
         """Whether the owner is an OpenHands conversation, which can be written to as well."""

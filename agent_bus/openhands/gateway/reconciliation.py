@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -50,32 +50,52 @@ class Reconciliation:
         self._parts = parts
         self._intents = intents
         self._creation = creation
+        self._resting: dict[UUID, int] = {}
+        """The records that need no look, as they stood."""
         self._sign = threading.Event()
+        self._due = threading.Event()
+        """Whether the next turn is a whole round: after a while, after a decision."""
 
     def round(self) -> Round:
         """Look once at every child that is not settled. Raises nothing but StorageError."""
         done = Round()
-        signs = self._intents.pending()
-        for child in self._parts.journal.ids():
-            try:
-                if self._look(child, done, signed=child in signs):
-                    self._intents.remove(signs.pop(child, []))
-            except Busy:
-                continue  # somebody is at it
-            except Unavailable as error:
-                done.problems.append(str(error))
-                break
-            except AgentBusError as error:
-                done.problems.append(f"child {child}: {error}")
+        journal = self._parts.journal
+        if self._heed(done):
+            restless = (c for c in journal.ids() if journal.stamp(c) != self._resting.get(c))
+            self._look_at(restless, done)
         self._tidy(done)
         return done
 
-    def _look(self, child: UUID, done: Round, *, signed: bool) -> bool:
-        """One child. False: it is too early for it, the sign stays."""
+    def _heed(self, done: Round) -> bool:
+        """Look at the children of which there are signs. False: no server can be reached."""
+        signs = self._intents.pending()
+        return all(self._look_at([child], done, names) for child, names in signs.items())
+
+    def _look_at(self, children: Iterable[UUID], done: Round, signs: Sequence[str] = ()) -> bool:
+        for child in children:
+            try:
+                self._look(child, done, signed=bool(signs))
+                self._intents.remove(signs)
+            except Busy:
+                continue  # somebody is at it; the sign stays
+            except Unavailable as error:
+                done.problems.append(str(error))
+                return False
+            except NoSuchChild:
+                self._intents.remove(signs)
+            except AgentBusError as error:
+                done.problems.append(f"child {child}: {error}")
+            except Exception as error:  # noqa: BLE001 - one child must not keep the others
+                what = f"{type(error).__name__}: {error}"
+                done.problems.append(f"child {child}: unexpected, please report it: {what[:300]}")
+        return True
+
+    def _look(self, child: UUID, done: Round, *, signed: bool) -> None:
         parts = self._parts
-        record = parts.journal.load(child)
-        if not signed and self._is_at_rest(record):
-            return True
+        stamp = parts.journal.stamp(child)
+        if not signed and self._is_at_rest(parts.journal.load(child)):
+            self._resting[child] = stamp
+            return
         with parts.journal.changing(child, _LOCK_SECONDS):
             before = parts.journal.load(child)
             done.looked += 1
@@ -84,7 +104,6 @@ class Reconciliation:
             done.ended.append(child)
         if before.state in UNSTARTED and after.state == "delivered":
             done.begun.append(child)
-        return True
 
     def _advance(self, record: Record) -> Record:
         record = decisions.carry(self._parts, record)
@@ -114,8 +133,10 @@ class Reconciliation:
 
     # -- in the background
 
-    def hurry(self) -> None:
-        """Begin the next round now."""
+    def hurry(self, *, whole: bool = True) -> None:
+        """Begin the next turn now; not a `whole` round is for the children with signs."""
+        if whole:
+            self._due.set()
         self._sign.set()
 
     @contextlib.contextmanager
@@ -141,16 +162,31 @@ class Reconciliation:
 
     def _go_round(self, ending: threading.Event, warn: Callable[[str], None]) -> None:
         told: set[str] = set()
+        clock = self._parts.clock
+        last = clock.monotonic() - INTERVAL
         while not ending.is_set():
             self._sign.clear()
-            try:
-                problems = set(self.round().problems)
-            except AgentBusError as error:
-                problems = {str(error)}
+            left = INTERVAL - (clock.monotonic() - last)
+            if whole := self._due.is_set() or left <= 0:
+                self._due.clear()
+                last, left = clock.monotonic(), INTERVAL
+            problems = set(self._turn(whole=whole).problems)
             for problem in sorted(problems - told):
                 warn(problem)
-            told = problems
-            self._sign.wait(INTERVAL)
+            told = problems if whole else told | problems
+            if not self._sign.wait(left):
+                # Slept through counts also where a clock held in hand stands still.
+                self._due.set()
+
+    def _turn(self, *, whole: bool) -> Round:
+        done = Round()
+        try:
+            if whole:
+                return self.round()
+            self._heed(done)
+        except AgentBusError as error:
+            done.problems.append(str(error))
+        return done
 
     def _listen(self, ending: threading.Event, watch: Watch, warn: Callable[[str], None]) -> None:
         """Begin a round when somebody has decided: the notice comes into our own box."""
@@ -171,4 +207,4 @@ class Reconciliation:
         if self._parts.journal.find(child) is None:
             raise NoSuchChild(f"no child {child} in the journal of this bus")
         self._intents.add(child, source)
-        self.hurry()
+        self.hurry(whole=False)

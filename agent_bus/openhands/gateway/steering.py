@@ -164,6 +164,7 @@ class Steering:
             "mission_run": run,
             "seen": None,
             "seen_since": to_text(parts.clock.now()),
+            "run_since": to_text(parts.clock.now()),
             "reopened": False,
         }
         done = record.with_note(noted, Note(sha256=sha256, id=run, ends=len(record.ends)))

@@ -1,0 +1,1 @@
+"""The gateway over HTTP: the tools of children, and the places where ends are reported."""
