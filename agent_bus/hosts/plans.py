@@ -25,6 +25,7 @@ from agent_bus.hosts.document import SERVER
 from agent_bus.hosts.events import EVENTS
 from agent_bus.hosts.guard import Program
 from agent_bus.hosts.settings import Homes
+from agent_bus.openhands.gateway import settings as gateway_settings
 
 TOOL_TIMEOUT = 330
 """Seconds: `bus_wait` takes up to 300."""
@@ -111,14 +112,26 @@ def take_out(plan: Plan) -> list[tuple[Step, outside.Outcome]]:
 
 
 def environment(bus: Bus) -> dict[str, str]:
-    """What leads a server to this bus from anywhere, without the name."""
+    """What leads a server to this bus from anywhere, without the name.
+
+    Where it is to offer the tools for children, also to their agent server.
+    """
     chosen = bus.settings
     where = {"AGENT_BUS_PROJECT_DIR": str(bus.address.project)}
     if chosen.bus is not None:
         where = {"AGENT_MSG_BUS": str(bus.address.path)}
     if chosen.keys != chosen.data / "keys":
         where["AGENT_MSG_KEYS"] = str(os.path.abspath(chosen.keys))
-    return where
+    return where | offered(bus)
+
+
+def offered(bus: Bus) -> dict[str, str]:
+    """Which tools the server is to offer, where that is not the usual, and what they need."""
+    profiles = bus.settings.profiles
+    if profiles == ("bus",):
+        return {}
+    needed = gateway_settings.for_hosts() if "openhands" in profiles else {}
+    return {"AGENT_BUS_PROFILES": ",".join(profiles)} | needed
 
 
 def filtered_environment(bus: Bus) -> dict[str, str]:
@@ -178,7 +191,7 @@ def _codex(bus: Bus, place: Place, hooks: bool) -> Plan:
         f"args = [{', '.join(block.quoted(word) for word in (*place.words[1:], 'mcp'))}]",
         f"env = {block.table(given)}",
         "# The name comes from the environment; Codex hands on only what is named here.",
-        'env_vars = ["AGENT_MSG_AS"]',
+        f"env_vars = [{', '.join(map(block.quoted, _inherited(bus, given)))}]",
         "required = true",
         f"tool_timeout_sec = {TOOL_TIMEOUT}",
     )
@@ -198,7 +211,8 @@ def _codex(bus: Bus, place: Place, hooks: bool) -> Plan:
         )
     ]
     after: tuple[str, ...] = (_WINDOWS,)
-    named = {name: value for name, value in given.items() if name != "AGENT_BUS_PROJECT_DIR"}
+    needless = {"AGENT_BUS_PROJECT_DIR", *offered(bus)}
+    named = {name: value for name, value in given.items() if name not in needless}
     if named:
         after += (_SHELL, "[shell_environment_policy.set]")
         after += tuple(f"{name} = {block.quoted(value)}" for name, value in named.items())
@@ -207,6 +221,12 @@ def _codex(bus: Bus, place: Place, hooks: bool) -> Plan:
         steps.append(_hook_step(place.homes.codex / "hooks.json", bus, place, "codex"))
         after += (_TRUST,)
     return Plan("codex", tuple(steps), after)
+
+
+def _inherited(bus: Bus, given: dict[str, str]) -> list[str]:
+    """What Codex is to hand on from its own environment: the name, and what is secret."""
+    key = "openhands" in bus.settings.profiles and "OPENHANDS_API_KEY_FILE" not in given
+    return ["AGENT_MSG_AS", *(["OPENHANDS_API_KEY"] if key else [])]
 
 
 def _gemini(bus: Bus, place: Place, hooks: bool) -> Plan:

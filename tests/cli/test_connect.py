@@ -52,6 +52,42 @@ def test_codex_gets_a_block_of_toml_that_holds_no_name(cli: Cli) -> None:
     assert "alice" not in json.dumps(config)
 
 
+CHILDREN = {
+    "AGENT_BUS_PROFILES": "bus,openhands",
+    "OPENHANDS_URL": "http://127.0.0.1:8000",
+    "AGENT_BUS_OPENHANDS_WORKSPACE": "/srv/openhands",
+    "OPENHANDS_API_KEY": "a-session-key",
+}
+"""What a conductor has exported that is to hand missions to children."""
+
+
+def test_the_tools_for_children_come_with_what_they_need_but_the_credential(cli: Cli) -> None:
+    """The key of the agent server stands in no file of a host and in no command."""
+    done = cli("connect", "claude", "--as", "alice", **CHILDREN)
+    (line,) = [line for line in done.lines if line.startswith("claude mcp add")]
+    words = shlex.split(line)
+    assert "AGENT_BUS_PROFILES=bus,openhands" in words
+    assert "OPENHANDS_URL=http://127.0.0.1:8000" in words
+    assert "AGENT_BUS_OPENHANDS_WORKSPACE=/srv/openhands" in words
+    assert "a-session-key" not in done.out + done.err
+
+
+def test_codex_hands_on_the_credential_or_the_file_that_it_stands_in(cli: Cli) -> None:
+    done = cli("connect", "codex", me="alice", **CHILDREN)
+    server = tomllib.loads(_block(done.out))["mcp_servers"]["agent-bus"]
+    assert server["env_vars"] == ["AGENT_MSG_AS", "OPENHANDS_API_KEY"]
+    assert server["env"]["OPENHANDS_URL"] == "http://127.0.0.1:8000"
+    assert "a-session-key" not in done.out
+    # The agent's own shell needs none of it.
+    assert "OPENHANDS" not in done.out.partition("shell_environment_policy")[2]
+
+    filed = {**CHILDREN, "OPENHANDS_API_KEY": None, "OPENHANDS_API_KEY_FILE": "/srv/key"}
+    done = cli("connect", "codex", me="alice", **filed)
+    server = tomllib.loads(_block(done.out))["mcp_servers"]["agent-bus"]
+    assert server["env_vars"] == ["AGENT_MSG_AS"]
+    assert server["env"]["OPENHANDS_API_KEY_FILE"] == "/srv/key"
+
+
 def test_a_bus_of_a_project_is_found_by_the_project(cli: Cli, tmp_path: Path) -> None:
     project = tmp_path / 'pro"j ect'
     project.mkdir()

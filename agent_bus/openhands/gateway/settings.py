@@ -11,13 +11,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 from agent_bus.clock import seconds
 from agent_bus.errors import ConfigurationError, UsageError
+from agent_bus.files import Folder, UnfitFile
 
 WORKSPACE = Path("/home/openhands/workspace")
 RUN_LIMIT = 6 * 3600
+_KEY_LIMIT = 4096
 GIT_HOSTS = ("github.com",)
 
 _HOST = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?(?::[0-9]{1,5})?", re.ASCII)
@@ -36,7 +39,8 @@ class GatewaySettings:
     url: str
     """OPENHANDS_URL: the agent server, without a slash at the end."""
     api_key: str = field(repr=False)
-    """OPENHANDS_API_KEY: its session key; only the provider gets it."""
+    """OPENHANDS_API_KEY, or the line in OPENHANDS_API_KEY_FILE: its session key, which only
+    the provider gets."""
     public_url: str
     """OPENHANDS_PUBLIC_URL: what people open a conversation under."""
     workspace: Path = WORKSPACE
@@ -74,7 +78,9 @@ class GatewaySettings:
 def load(environ: Mapping[str, str] | None = None) -> GatewaySettings:
     """Read the environment. Raises ConfigurationError, never with a value that is secret."""
     env = os.environ if environ is None else environ
-    url = _url(env, "OPENHANDS_URL") or _missing("OPENHANDS_URL", "http://127.0.0.1:8000")
+    url = _url(env, "OPENHANDS_URL")
+    if url is None:
+        _missing("OPENHANDS_URL", "http://127.0.0.1:8000")
     return GatewaySettings(
         url=url,
         api_key=_credential(env),
@@ -151,15 +157,46 @@ def public_url_of(environ: Mapping[str, str] | None = None) -> str | None:
     return _url(env, "OPENHANDS_PUBLIC_URL") or _url(env, "OPENHANDS_URL")
 
 
-def _missing(name: str, example: str) -> str:
+def _missing(name: str, example: str) -> NoReturn:
     raise ConfigurationError(f"{name} is not set: export {name}={example}")
 
 
+def for_hosts(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What a host's configuration has to hand on so that its server finds the gateway.
+
+    No secret is among it: a credential that does not stand in a file stays where it is.
+    """
+    env = os.environ if environ is None else environ
+    names = ("OPENHANDS_URL", "OPENHANDS_PUBLIC_URL", "OPENHANDS_API_KEY_FILE")
+    ours = sorted(name for name in env if name.startswith("AGENT_BUS_OPENHANDS_"))
+    return {name: env[name] for name in (*names, *ours) if env.get(name)}
+
+
 def _credential(env: Mapping[str, str]) -> str:
-    key = env.get("OPENHANDS_API_KEY") or _missing("OPENHANDS_API_KEY", "<its session key>")
+    name, path = "OPENHANDS_API_KEY", _folder(env, "OPENHANDS_API_KEY_FILE")
+    key = env.get(name)
+    if key and path:
+        raise ConfigurationError(f"{name} and {name}_FILE are both set: unset one of them")
+    if path:
+        name, key = f"{name}_FILE", _line_of(path, f"{name}_FILE")
+    if not key:
+        _missing(f"{name}_FILE", "<a file of mode 0600 that holds its session key>")
     if not key.isascii() or not key.isprintable() or " " in key:
-        raise ConfigurationError("OPENHANDS_API_KEY holds characters that no header can carry")
+        raise ConfigurationError(f"{name} holds characters that no header can carry")
     return key
+
+
+def _line_of(path: Path, name: str) -> str:
+    """The one line of a file that is this user's alone. Raises UnsafePermissions as well."""
+    try:
+        with Folder.open(path.parent, shared=True) as folder:
+            return (
+                folder.read(path.name, _KEY_LIMIT, private=True).decode("ascii", "replace").strip()
+            )
+    except OSError as error:
+        raise ConfigurationError(f"{name}: the file cannot be read ({error.strerror})") from None
+    except UnfitFile as error:
+        raise ConfigurationError(f"{name}: the file {error}") from None
 
 
 def _url(env: Mapping[str, str], name: str) -> str | None:
