@@ -234,6 +234,7 @@ class FakeServer:
             ("GET", "/events/search"): self._search,
             ("POST", "/run"): self._run,
             ("POST", "/interrupt"): self._interrupt,
+            ("POST", "/events/respond_to_confirmation"): self._respond,
         }
         route = routes.get((asked.method, found[2] or ""))
         return route(chat, asked) if route else (405, {"detail": "Method Not Allowed"})
@@ -331,6 +332,20 @@ class FakeServer:
         if chat.info["execution_status"] in ("idle", "running"):
             chat.become("paused")
             chat.add("InterruptEvent", "user", reason="User requested interrupt", detail="x")
+        return 200, {"success": True}
+
+    def _respond(self, chat: Chat, asked: Received) -> tuple[int, Any]:
+        waits = chat.info["execution_status"] == "waiting_for_confirmation"
+        if asked.body["accept"]:
+            return self._run(chat, asked)
+        if waits:
+            chat.become("idle")
+            chat.add(
+                "UserRejectObservation",
+                "environment",
+                rejection_source="user",
+                rejection_reason=asked.body.get("reason"),
+            )
         return 200, {"success": True}
 
     def _search(self, chat: Chat, asked: Received) -> tuple[int, Any]:

@@ -248,6 +248,15 @@ class ProviderConformance:
         stage.player.pause(child)
         assert self.standing(stage, child).status == "paused"
 
+    def test_what_waits_for_confirmation_can_be_refused(self, stage: Stage, child: UUID) -> None:
+        stage.provider.post(child, "do something")
+        stage.player.wait_for_confirmation(child)
+        stage.provider.reject(child, "not now")
+        assert self.standing(stage, child).status == "idle"
+        # Where nothing waits, nothing happens.
+        stage.provider.reject(child, "not now")
+        assert self.standing(stage, child).status == "idle"
+
     def test_a_message_approves_what_waits_for_confirmation(
         self, stage: Stage, child: UUID
     ) -> None:

@@ -826,3 +826,15 @@ def test_who_waits_too_long_is_told_so_without_a_path(
         pytest.raises(Busy, match=f"^{what} is being used by another process: try again$"),
     ):
         sandbox.ensure()
+
+
+def test_a_lock_that_cannot_be_had_is_told_without_a_path(sandbox: Sandbox) -> None:
+    what = f"the worktree of child {child()}"
+    locks = sandbox.folder / "locks"
+    locks.mkdir(exist_ok=True)
+    with mirror.lock(locks, "worktree", what):
+        (lock,) = locks.iterdir()
+    lock.unlink(missing_ok=True)
+    lock.mkdir()
+
+    refused(sandbox.ensure, what, "cannot be locked")

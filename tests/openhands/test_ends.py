@@ -381,6 +381,8 @@ def test_a_main_that_is_gone_has_its_box_only(stage: Scene, owned: tuple[Any, UU
     gateway, child = owned
     stage.server.vanish(MAIN)
     gateway.reconcile()
+    stage.clock.advance(31)
+    gateway.reconcile()
     (letter,) = gateway.journal.load(child).letters
     assert letter.state == "gone"
     assert len(box(stage)) == 1

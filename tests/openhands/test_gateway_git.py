@@ -232,6 +232,22 @@ def test_endless_output_is_bounded(wrapper: Path, monkeypatch: pytest.MonkeyPatc
         git.run(READ, what=WHAT)
 
 
+def test_without_a_thread_it_is_ended_and_said(
+    wrapper: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the limit of this user's processes, as Python raises it."""
+    put(wrapper, f"printf '%s\\n' $$ > {tmp_path}/pids\nexec sleep 600")
+
+    def start(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(git._Reader, "start", start)
+    with pytest.raises(CheckoutRefused, match=r"was ended \(can't start new thread\): try again"):
+        git.run(READ, what=WHAT)
+    pids = tmp_path / "pids"
+    assert not pids.exists() or not lives(pids.read_text().strip() or "0")
+
+
 def test_no_git_is_an_error_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CheckoutRefused, match="git is not on the PATH"):

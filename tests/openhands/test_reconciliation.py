@@ -145,6 +145,22 @@ def test_one_record_that_is_damaged_does_not_keep_the_others(stage: Scene) -> No
     assert path.read_text() == "{"
 
 
+def test_a_lock_that_cannot_be_had_is_told_and_does_not_keep_the_others(stage: Scene) -> None:
+    gateway = stage.gateway()
+    good, bad = stage.create(gateway, "good"), stage.create(gateway, "bad")
+    lock = gateway.parts.folder.path / "locks" / f"{bad}.lock"
+    lock.unlink(missing_ok=True)
+    lock.mkdir()
+    for child in (good, bad):
+        stage.server.finish(child, "done")
+
+    done = gateway.reconcile()
+
+    assert done.ended == [good]
+    (problem,) = done.problems
+    assert problem.startswith(f"child {bad}: child {bad} cannot be locked (")
+
+
 def test_what_goes_wrong_unexpectedly_with_one_does_not_keep_the_others(stage: Scene) -> None:
     gateway = stage.gateway()
     good, bad = stage.create(gateway, "good"), stage.create(gateway, "bad")

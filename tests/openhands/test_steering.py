@@ -84,6 +84,25 @@ def test_a_child_that_was_quicker_has_finished(stage: Scene) -> None:
     assert not any("CANCEL_MISSION" in text for text in stage.server.messages(child))
 
 
+def test_a_child_that_ends_while_it_is_interrupted_has_one_outcome(stage: Scene) -> None:
+    """It was seen at work, and is done when the interrupt arrives."""
+    gateway = stage.gateway()
+    child = stage.create(gateway)
+    interrupt = stage.server.interrupt
+
+    def late(ident: UUID) -> None:
+        stage.server.finish(ident, "done")
+        gateway.signal(ident, "hook")
+        interrupt(ident)
+
+    stage.server.interrupt = late  # type: ignore[method-assign]
+    assert cancel(stage, gateway, child).outcome == "finished"
+    gateway.reconcile()
+
+    assert [wake["status"] for wake in stage.wakes()] == ["finished"]
+    assert not any("CANCEL_MISSION" in text for text in stage.server.messages(child))
+
+
 def test_a_run_that_does_not_stop_is_an_error_with_the_tools_shut(stage: Scene) -> None:
     gateway = stage.gateway()
     child = stage.create(gateway)
@@ -94,14 +113,18 @@ def test_a_run_that_does_not_stop_is_an_error_with_the_tools_shut(stage: Scene) 
     assert stage.wakes() == []
 
 
-def test_what_waits_for_a_confirmation_is_not_approved_by_cancelling(stage: Scene) -> None:
+def test_what_waits_for_a_confirmation_is_refused_by_cancelling(stage: Scene) -> None:
+    """And not approved by the message that it leaves: that comes after the refusal."""
     gateway = stage.gateway()
     child = stage.create(gateway)
     stage.server.wait_for_confirmation(child)
-    cancel(stage, gateway, child)
+    before = len(stage.server.calls)
+    assert cancel(stage, gateway, child).outcome == "cancelled"
     conversation = stage.server.conversation(child)
     assert conversation is not None
-    assert conversation.status == "waiting_for_confirmation"
+    assert conversation.status == "idle"
+    names = [call.operation for call in stage.server.calls[before:]]
+    assert names.index("reject") < names.index("post")
 
 
 def test_a_child_that_has_not_begun_can_be_cancelled(stage: Scene) -> None:

@@ -100,7 +100,7 @@ def test_a_child_is_cancelled_in_its_admission_turn(desk: Desk) -> None:
 
 
 def test_what_waits_for_a_confirmation_is_never_approved_by_the_gateway(desk: Desk) -> None:
-    """Nor by a cancel; after it a person can still allow what was asked for."""
+    """A cancel refuses it: nobody can allow it afterwards."""
     desk.write_agent(desk.model.agent() | {"confirmation_policy": {"kind": "AlwaysConfirm"}})
     gateway = desk.gateway()
     child = desk.start(gateway, "[[tool:touch asked]] [[finish:done]]")
@@ -114,11 +114,6 @@ def test_what_waits_for_a_confirmation_is_never_approved_by_the_gateway(desk: De
     assert cancel(desk, gateway, child).outcome == "cancelled"
     (wake,) = desk.woken(gateway)
     assert wake["status"] == "cancelled"
-    assert desk.status(child) == "waiting_for_confirmation"
+    assert desk.status(child) == "idle"
+    assert desk.said(child) == ["PROVIDER_ADMISSION", "MISSION", "CANCEL_MISSION"]
     assert not (worktree / "asked").exists()
-    assert desk.said(child) == ["PROVIDER_ADMISSION", "MISSION"]
-
-    path = f"/api/conversations/{child}/events/respond_to_confirmation"
-    assert desk.real.call("POST", path, {"accept": True}).status_code == 200
-    desk.wait_for(child, "finished")
-    assert (worktree / "asked").exists()

@@ -143,6 +143,15 @@ class AgentServer:
         """Stop the run at once; it then is paused."""
         self._exchange.send("interrupt a run", "POST", f"{_path(ident)}/interrupt", body={}).json()
 
+    def reject(self, ident: UUID, reason: str) -> None:
+        """Refuse what waits for a confirmation; it is idle then."""
+        self._exchange.send(
+            "refuse what waits for a confirmation",
+            "POST",
+            f"{_path(ident)}/events/respond_to_confirmation",
+            body={"accept": False, "reason": reason},
+        ).json()
+
     def find_message(self, ident: UUID, marker: str) -> str | None:
         """The id of the newest user message whose text contains a marker, or None."""
         # The server compares without case and in all messages; it only narrows the search.

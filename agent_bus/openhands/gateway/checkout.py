@@ -126,7 +126,12 @@ class Checkouts:
         with self._writing():
             make_folders(self._locks).close()
         with mirror.lock(self._locks, "worktree", _called(child), ADD_SECONDS):
-            yield
+            try:
+                yield
+            except OSError as error:
+                raise CheckoutRefused(
+                    f"{_called(child)}, or its mirror, cannot be looked at ({error.strerror})"
+                ) from None
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 
 from agent_bus.clock import from_text
-from agent_bus.errors import AgentBusError, NoSuchMessage, VerificationError
+from agent_bus.errors import AgentBusError, Conflict, NoSuchMessage, VerificationError
 from agent_bus.history import Filter
 from agent_bus.names import message_id
 from agent_bus.openhands.gateway.journal import Letter, Question, Record
 from agent_bus.openhands.gateway.parts import Parts
 from agent_bus.openhands.gateway.wire import compact
 from agent_bus.payload import Decision
+from agent_bus.reading import storage_errors
 from agent_bus.requests import Request
 from agent_bus.sending import Draft
 
@@ -23,6 +24,7 @@ _EXPIRED = "expired"
 _GONE = "gone"
 
 
+@storage_errors()
 def carry(parts: Parts, record: Record) -> Record:
     """Take the decisions that were made into the journal. Hold the child's lock.
 
@@ -84,9 +86,10 @@ def _told(
             body=compact(content),
             data={"child": str(record.child), "approval": question.request},
         )
-        parts.bus.send_one(
-            record.owner_box, draft, key=f"{record.child}:decided:{question.request}", force=True
-        )
+        key = f"{record.child}:decided:{question.request}"
+        # Told before a crash, in whatever words: that stands.
+        with contextlib.suppress(Conflict):
+            parts.bus.send_one(record.owner_box, draft, key=key, force=True)
     letter = Letter(
         to=record.child,
         marker=f'"requestId":"{question.request}"',

@@ -124,10 +124,16 @@ def run(
         code = process.wait(seconds)
     except BaseException as error:
         _end(process, alone=not prompt)
+        for reader in readers:
+            reader.let_go()
         if isinstance(error, subprocess.TimeoutExpired):
             raise CheckoutRefused(
                 f"git {arguments[0]} on {what} was not done within {seconds:.0f} s and was "
                 "ended: look why, then try again"
+            ) from None
+        if isinstance(error, (OSError, RuntimeError)):  # no thread or no pipe is to be had
+            raise CheckoutRefused(
+                f"git {arguments[0]} on {what} was ended ({error}): try again"
             ) from None
         raise
     for reader in readers:
@@ -205,6 +211,11 @@ class _Reader(threading.Thread):
         self._limit = limit
         self.data = bytearray()
         self.is_full = False
+
+    def let_go(self) -> None:
+        """Close the pipe, if nobody has begun to read it."""
+        if self.ident is None:
+            self._pipe.close()
 
     def run(self) -> None:
         with self._pipe:

@@ -11,8 +11,8 @@ did before it does it again. Nothing is ever inferred from a time.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, TypeVar
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -35,10 +35,24 @@ owner. refused: the admission failed; asking again tries again."""
 EndStatus = Literal["finished", "error", "stuck", "paused", "lost", "overdue", "cancelled"]
 UNSTARTED: tuple[State, ...] = ("begun", "created", "admitting", "admitted")
 LIVING: tuple[State, ...] = (*UNSTARTED, "delivered")
+RESUME = "RESUME "
+"""How the keys of notes begin that are about what an owner said; the others are reports."""
+CONVERSATION = "conversation"
+"""What a child owes that may have been made already: its conversation."""
 OWN_SERVER = "agent_bus"
 """The name under which a child finds the gateway's tools."""
-_LIMIT = 4 << 20
+MOST_DONE = 50
+"""Letters that are done, and still remembered so that the same one is not written again."""
+MOST_OWED = 100
+"""Letters that wait for an owner's conversation; those before them stand in its box alone."""
+MOST_NOTES = 500
+"""Reports of a child that are remembered; what was said before those, the bus still knows."""
+MOST_ANSWERED = 50
+"""Questions that were answered and are still remembered."""
+_LIMIT = 16 << 20
 _SUFFIX = ".json"
+
+Entry = TypeVar("Entry")
 
 
 class _Model(BaseModel):
@@ -89,6 +103,13 @@ class Letter(_Model):
     """Empty once it is done."""
     state: Literal["owed", "saved", "done", "gone"] = "owed"
     """saved: it is there, and a run has to be started. gone: there is no such conversation."""
+    missing_since: str | None = None
+    """Since when the server does not know the conversation."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is to be done about it any more."""
+        return self.state in ("done", "gone")
 
 
 class Record(_Model):
@@ -99,6 +120,10 @@ class Record(_Model):
     owner: UUID
     """The Main that it reports to."""
     owner_box: AgentName
+    server: str
+    """The agent server that has its conversation, as the gateway that began it reaches it."""
+    workspace: str
+    """Where its worktree and its gate are."""
     task_key: str
     role: Role
     repository: str
@@ -122,7 +147,8 @@ class Record(_Model):
     admission_run: str | None = None
     mission_run: str | None = None
     owed: str | None = None
-    """A marker of a message that may have been posted: look for it before posting it again."""
+    """A marker of what may have been done: it is looked for before it is done again. It stands
+    in a message, or it is `CONVERSATION`."""
     run_owed: bool = False
     """A message was saved without room for a run: start one, and never post it again."""
     run_since: str | None = None
@@ -154,24 +180,71 @@ class Record(_Model):
         return OWN_SERVER in self.servers
 
     @property
+    def owed_letters(self) -> tuple[Letter, ...]:
+        """What has to be brought to a conversation now.
+
+        What is for the child itself waits as long as it is not at its mission: a message would
+        set a child to work that its owner has stopped.
+        """
+        is_held = self.state not in ("delivered", "ended")
+        return tuple(
+            letter
+            for letter in self.letters
+            if not letter.is_done and not (is_held and letter.to == self.child)
+        )
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether a decision, or a conversation that is not open now, is waited for."""
+        asked = any(question.decision is None for question in self.questions)
+        return asked or bool(self.owed_letters)
+
+    @property
     def is_settled(self) -> bool:
         """Whether nothing is to be done until somebody asks for something or gives a sign."""
-        waiting = any(question.decision is None for question in self.questions)
-        owed = any(letter.state in ("owed", "saved") for letter in self.letters)
-        at_rest = self.state in ("cancelled", "refused") or (
-            self.last_end is not None and self.last_end.status == "finished"
-        )
-        return at_rest and self.state not in LIVING and not (waiting or owed or self.run_owed)
+        if self.state in LIVING or self.waits_for_others or self.run_owed:
+            return False
+        last = self.last_end
+        return self.state != "ended" or (last is not None and last.status == "finished")
 
     def with_note(self, key: str, note: Note) -> Record:
         """The same with one note more, or another."""
-        return self.model_copy(update={"notes": {**self.notes, key: note}})
+        said = [old for old in self.notes if old != key and not old.startswith(RESUME)]
+        forgotten = said[:-MOST_NOTES]
+        kept = {old: self.notes[old] for old in self.notes if old not in forgotten}
+        return self.model_copy(update={"notes": {**kept, key: note}})
 
     def with_letter(self, letter: Letter) -> Record:
         """The same with one letter more; a letter with this marker stays as it is."""
         if any(other.marker == letter.marker for other in self.letters):
             return self
-        return self.model_copy(update={"letters": (*self.letters, letter)})
+        letters = _without_oldest(self.letters, lambda old: old.is_done, MOST_DONE)
+        letters = _without_oldest(letters, self._is_owed_to_owner, MOST_OWED)
+        return self.model_copy(update={"letters": (*letters, letter)})
+
+    def _is_owed_to_owner(self, letter: Letter) -> bool:
+        return not letter.is_done and letter.to == self.owner
+
+    def with_question(self, question: Question) -> Record:
+        """The same with one question more; a question with this request stays as it is."""
+        if any(other.request == question.request for other in self.questions):
+            return self
+        asked = _without_oldest(self.questions, lambda old: old.decision is not None, MOST_ANSWERED)
+        return self.model_copy(update={"questions": (*asked, question)})
+
+
+def _without_oldest(
+    entries: Sequence[Entry], may_go: Callable[[Entry], bool], most: int
+) -> tuple[Entry, ...]:
+    """The entries without the oldest of those that may go, so that `most` of these are left."""
+    left = sum(map(may_go, entries)) - most
+    kept = []
+    for entry in entries:
+        if left > 0 and may_go(entry):
+            left -= 1
+        else:
+            kept.append(entry)
+    return tuple(kept)
 
 
 class Journal:
@@ -184,13 +257,15 @@ class Journal:
 
     @contextlib.contextmanager
     def changing(self, child: UUID, timeout: float = 10.0) -> Iterator[None]:
-        """Hold the lock of a child. Not re-entrant. Raises Busy."""
+        """Hold the lock of a child. Not re-entrant. Raises Busy and StorageError."""
         try:
             held = contextlib.ExitStack()
             held.enter_context(locked(self._locks.path / f"{child}.lock", timeout))
         except Busy:
             # Whoever hears of it may be a child: no path.
             raise Busy(f"child {child} is being seen to by another process: try again") from None
+        except OSError as error:
+            raise StorageError(f"child {child} cannot be locked ({error.strerror})") from error
         with held:
             yield
 
@@ -216,13 +291,18 @@ class Journal:
         return found
 
     def save(self, record: Record) -> Record:
-        """Put a record in place of its predecessor; durable on return. Hold the lock."""
+        """Put a record in place of its predecessor; durable on return. Hold the lock.
+
+        Raises StorageError.
+        """
         now = to_text(self._clock.now())
         saved = record.model_copy(update={"updated_at": now})
+        data = saved.model_dump_json(indent=1).encode() + b"\n"
+        if len(data) > _LIMIT:
+            # It could not be read again, and its owner would never hear of its end.
+            raise StorageError(f"the record of child {record.child} has grown too large")
         with storage_errors():
-            self._children.replace(
-                f"{record.child}{_SUFFIX}", saved.model_dump_json(indent=1).encode() + b"\n"
-            )
+            self._children.replace(f"{record.child}{_SUFFIX}", data)
         return saved
 
     def stamp(self, child: UUID) -> int:
@@ -232,11 +312,11 @@ class Journal:
         return 0 if status is None else status.st_mtime_ns ^ status.st_ino
 
     def ids(self) -> list[UUID]:
-        """All children, in no order that means anything."""
+        """All children, by their ids."""
         with storage_errors():
             names = self._children.names()
-        stems = (name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
-        return sorted(found for stem in stems if (found := _uuid(stem)) is not None)
+        stems = (name.removesuffix(_SUFFIX) for name in sorted(names) if name.endswith(_SUFFIX))
+        return [found for stem in stems if (found := _uuid(stem)) is not None]
 
     def close(self) -> None:
         """Let go of the folders."""

@@ -275,13 +275,18 @@ def mirror(
 
 @contextmanager
 def lock(folder: Path, kind: str, what: str, seconds: float = 10) -> Iterator[None]:
-    """Hold the lock of a kind on a mirror or worktree. Raises Busy, which names no path."""
+    """Hold the lock of a kind on a mirror or worktree.
+
+    Raises Busy and CheckoutRefused, which name no path.
+    """
     name = hashlib.sha256(what.encode()).hexdigest()[:32]
     with ExitStack() as held:
         try:
             held.enter_context(locked(folder / f".{kind}-{name}.lock", seconds))
         except Busy:
             raise Busy(f"{what} is being used by another process: try again") from None
+        except OSError as error:
+            raise CheckoutRefused(f"{what} cannot be locked ({error.strerror})") from None
         yield
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from agent_bus.bus import Bus
 from agent_bus.clock import Clock
 from agent_bus.files import Folder
-from agent_bus.names import AgentName
 from agent_bus.openhands.gateway.checkout import Checkouts
 from agent_bus.openhands.gateway.gates import Gates
 from agent_bus.openhands.gateway.identifiers import conversation_box
@@ -70,7 +69,3 @@ class Parts:
     def owner_conversation_of(self, record: Record) -> bool:
         """Whether the owner is an OpenHands conversation, which can be written to as well."""
         return record.owner_box == conversation_box(record.owner)
-
-    def known(self) -> list[AgentName]:
-        """The names of this bus."""
-        return self.bus.known()

@@ -126,6 +126,10 @@ class Provider(Protocol):
         """Stop the run at once; it then is paused. Does nothing to one that does not run."""
         ...
 
+    def reject(self, ident: UUID, reason: str) -> None:
+        """Refuse what waits for a confirmation; it is idle then. Nothing else happens to it."""
+        ...
+
     def find_message(self, ident: UUID, marker: str) -> str | None:
         """The id of the user message whose text contains a marker, or None."""
         ...

@@ -2,21 +2,21 @@
 
 A round needs no sign. It finds what a hook that was lost, a server that was killed or a
 gateway that was down have left, since the journal and the agent server say all of it. What
-fails for one child is told and does not keep the others; where the agent server cannot be
-reached the round is over, and the next one begins anew.
+fails for one child is told and does not keep the others; where the agent server does not answer
+for several in a row the round is over, and the next one begins behind them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from agent_bus.clock import from_text
 from agent_bus.errors import AgentBusError, Busy, NoSuchChild, Unavailable
-from agent_bus.openhands.gateway import decisions, ends, letters
+from agent_bus.openhands.gateway import belonging, decisions, ends, letters
 from agent_bus.openhands.gateway.creation import Creation
 from agent_bus.openhands.gateway.intents import Intents
 from agent_bus.openhands.gateway.journal import UNSTARTED, Record
@@ -26,9 +26,14 @@ from agent_bus.watch import Watch
 INTERVAL = 5.0
 """Seconds between two rounds; a sign or a decision begins one at once."""
 _LOCK_SECONDS = 0.5
+_FRUITLESS = 3
+"""Children in a row for which the agent server does not answer, until a round is over: it is
+down then, and each would be waited for."""
 _LOOKED_AFTER = 7 * 24 * 3600
 """Seconds for which a child is looked up whose run has failed or was paused: a person may take
 it up again in the meantime, without a word to the gateway."""
+_PATIENCE = 100
+"""The part of the time since its end after which it is looked up once more."""
 
 
 @dataclass(slots=True)
@@ -52,53 +57,82 @@ class Reconciliation:
         self._creation = creation
         self._resting: dict[UUID, int] = {}
         """The records that need no look, as they stood."""
+        self._looked: dict[UUID, int] = {}
+        """When a child was last looked up, in milliseconds since 1970."""
+        self._behind = UUID(int=0)
+        """The child at which the last round gave up."""
         self._sign = threading.Event()
         self._due = threading.Event()
         """Whether the next turn is a whole round: after a while, after a decision."""
 
     def round(self) -> Round:
         """Look once at every child that is not settled. Raises nothing but StorageError."""
-        done = Round()
-        journal = self._parts.journal
-        if self._heed(done):
-            restless = (c for c in journal.ids() if journal.stamp(c) != self._resting.get(c))
-            self._look_at(restless, done)
+        done, journal = Round(), self._parts.journal
+        signs = self._intents.pending()
+        tried = self._look_at(signs, done, signs)
+        ids = dict.fromkeys((*journal.ids(), *signs))
+        restless = [child for child in ids if child in signs or self._is_restless(child)]
+        rest = sorted(set(restless).difference(tried), key=self._comes_later)
+        tried = self._look_at(rest, done, signs)
+        if len(tried) < len(rest):
+            self._behind = tried[-1]
         self._tidy(done)
         return done
 
-    def _heed(self, done: Round) -> bool:
-        """Look at the children of which there are signs. False: no server can be reached."""
+    def _heed(self, done: Round) -> None:
+        """Look at the children of which there are signs."""
         signs = self._intents.pending()
-        return all(self._look_at([child], done, names) for child, names in signs.items())
+        self._look_at(signs, done, signs)
 
-    def _look_at(self, children: Iterable[UUID], done: Round, signs: Sequence[str] = ()) -> bool:
+    def _is_restless(self, child: UUID) -> bool:
+        known = self._resting.get(child)
+        return known is None or known != self._parts.journal.stamp(child)
+
+    def _comes_later(self, child: UUID) -> tuple[bool, int]:
+        return child.int <= self._behind.int, child.int
+
+    def _look_at(
+        self, children: Iterable[UUID], done: Round, signs: Mapping[UUID, Sequence[str]]
+    ) -> list[UUID]:
+        """Look at these children, unless the agent server does not answer; those it came to."""
+        tried: list[UUID] = []
+        fruitless = 0
         for child in children:
+            tried.append(child)
             try:
-                self._look(child, done, signed=bool(signs))
-                self._intents.remove(signs)
+                self._look(child, done, signed=child in signs)
+                self._intents.remove(signs.get(child, ()))
+                fruitless = 0
             except Busy:
                 continue  # somebody is at it; the sign stays
             except Unavailable as error:
                 done.problems.append(str(error))
-                return False
+                fruitless += 1
+                if fruitless == _FRUITLESS:
+                    break
             except NoSuchChild:
-                self._intents.remove(signs)
+                self._intents.remove(signs.get(child, ()))
             except AgentBusError as error:
                 done.problems.append(f"child {child}: {error}")
             except Exception as error:  # noqa: BLE001 - one child must not keep the others
-                what = f"{type(error).__name__}: {error}"
-                done.problems.append(f"child {child}: unexpected, please report it: {what[:300]}")
-        return True
+                done.problems.append(f"child {child}: {_surprise(error)}")
+        return tried
 
     def _look(self, child: UUID, done: Round, *, signed: bool) -> None:
         parts = self._parts
         stamp = parts.journal.stamp(child)
-        if not signed and self._is_at_rest(parts.journal.load(child)):
-            self._resting[child] = stamp
-            return
+        if not signed:
+            record = parts.journal.load(child)
+            if self._is_at_rest(record):
+                self._resting[child] = stamp
+                return
+            if not self._is_due(record):
+                return
         with parts.journal.changing(child, _LOCK_SECONDS):
             before = parts.journal.load(child)
+            belonging.require(parts, before)
             done.looked += 1
+            self._looked[child] = parts.clock.now()
             after = self._advance(before)
         if len(after.ends) > len(before.ends):
             done.ended.append(child)
@@ -106,24 +140,34 @@ class Reconciliation:
             done.begun.append(child)
 
     def _advance(self, record: Record) -> Record:
-        record = decisions.carry(self._parts, record)
+        # The end comes first: what else is told to its owner must not keep it, and a letter
+        # begins another run.
         if record.state in UNSTARTED:
             record = self._creation.advance(record)
-        elif record.state != "refused":
+        elif record.state in ("delivered", "ended"):
             record = letters.start_owed_run(self._parts, record)
             record = ends.conclude(self._parts, record)
+        record = decisions.carry(self._parts, record)
         return letters.deliver(self._parts, record)
 
     def _is_at_rest(self, record: Record) -> bool:
         if record.is_settled:
             return True
+        return self._since_end(record) > _LOOKED_AFTER * 1000
+
+    def _is_due(self, record: Record) -> bool:
+        """Whether it is looked up in this round: after its end ever more rarely."""
+        last = self._looked.get(record.child, 0)
+        return abs(self._parts.clock.now() - last) * _PATIENCE >= self._since_end(record)
+
+    def _since_end(self, record: Record) -> int:
+        """Milliseconds since it has ended, for what only a person goes on with; else 0."""
         last = record.last_end
-        if record.state != "ended" or last is None:
-            return False
-        age = (self._parts.clock.now() - from_text(last.at)) / 1000
-        owed = any(letter.state in ("owed", "saved") for letter in record.letters)
-        asked = any(question.decision is None for question in record.questions)
-        return age > _LOOKED_AFTER and not owed and not asked
+        if record.state != "ended" or last is None or last.status == "overdue":
+            return 0
+        if record.waits_for_others or record.run_owed:
+            return 0
+        return self._parts.clock.now() - from_text(last.at)
 
     def _tidy(self, done: Round) -> None:
         try:
@@ -172,7 +216,7 @@ class Reconciliation:
                 last, left = clock.monotonic(), INTERVAL
             problems = set(self._turn(whole=whole).problems)
             for problem in sorted(problems - told):
-                warn(problem)
+                _tell(warn, problem)
             told = problems if whole else told | problems
             if not self._sign.wait(left):
                 # Slept through counts also where a clock held in hand stands still.
@@ -186,6 +230,8 @@ class Reconciliation:
             self._heed(done)
         except AgentBusError as error:
             done.problems.append(str(error))
+        except Exception as error:  # noqa: BLE001 - without this thread nobody is woken
+            done.problems.append(_surprise(error))
         return done
 
     def _listen(self, ending: threading.Event, watch: Watch, warn: Callable[[str], None]) -> None:
@@ -196,7 +242,7 @@ class Reconciliation:
                     self.hurry()
             except AgentBusError as error:
                 if not ending.is_set():
-                    warn(str(error))
+                    _tell(warn, str(error))
                     ending.wait(INTERVAL)
 
     def signal(self, child: UUID, source: str) -> None:
@@ -208,3 +254,14 @@ class Reconciliation:
             raise NoSuchChild(f"no child {child} in the journal of this bus")
         self._intents.add(child, source)
         self.hurry(whole=False)
+
+
+def _surprise(error: Exception) -> str:
+    what = f"{type(error).__name__}: {error}"
+    return f"unexpected, please report it: {what[:300]}"
+
+
+def _tell(warn: Callable[[str], None], line: str) -> None:
+    # Whoever started this may have closed its stderr: the children are looked after all the same.
+    with contextlib.suppress(OSError, ValueError):
+        warn(line)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from agent_bus.errors import Conflict, NotPermitted
+from agent_bus.errors import BusFull, Conflict, NotPermitted
 from agent_bus.openhands.gateway import terms
 from agent_bus.openhands.gateway.caller import Caller
 from agent_bus.openhands.gateway.journal import Letter, Note, Question, Record
@@ -22,6 +22,8 @@ from agent_bus.sending import Draft
 
 _KINDS = {"RESULT": "result", "NEEDS_INPUT": "question", "NAVIGATION": "links"}
 """What each is called on the bus."""
+OPEN_QUESTIONS = 20
+"""Questions of one child that may wait for a decision at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +60,18 @@ class Reports:
         content = {"question": text, "options": list(offered)}
 
         def ask(record: Record) -> tuple[Record, str]:
-            request, asked = self._ask(record, key, text, offered)
-            if asked != record.owner_box:
+            if sum(asked.decision is None for asked in record.questions) >= OPEN_QUESTIONS:
+                raise BusFull(
+                    f"{OPEN_QUESTIONS} of its questions wait for a decision: wait for those first"
+                )
+            request, addressee = self._ask(record, key, text, offered)
+            # Before anything else can fail: somebody may decide it at once.
+            asked = record.with_question(Question(key=key, request=request))
+            record = self._parts.journal.save(asked)
+            if addressee != record.owner_box:
                 # An owner that decides itself has the request in its box already.
                 self._send(record, "NEEDS_INPUT", key, content | {"approval": request})
-            known = any(earlier.request == request for earlier in record.questions)
-            new = () if known else (Question(key=key, request=request),)
-            return record.model_copy(update={"questions": (*record.questions, *new)}), request
+            return record, request
 
         return self._noted(caller, f"DECISION {key}", key, content, ask)
 
@@ -80,7 +87,7 @@ class Reports:
         }
         receipt = self._parts.bus.request_approval(
             self._parts.redaction(text),
-            options=options,
+            options=[self._parts.redaction(option) for option in options],
             details=details,
             key=f"{record.child}:{key}",
         )
@@ -122,7 +129,7 @@ class Reports:
             kind=_KINDS[kind],
             subject=f"{record.task_key} ({record.role}): {_KINDS[kind]}",
             body=redaction(compact(dict(content))),
-            data=envelope(record, kind, key),
+            data=_envelope(record, kind, redaction(key)),
         )
         sent = self._parts.bus.send_one(
             record.owner_box, draft, key=f"{record.child}:{kind}:{key}", force=True
@@ -136,7 +143,8 @@ class Reports:
         named = "NEEDS_INPUT" if kind == "DECISION" else kind
         dedupe = digest([str(record.child), kind, key])
         text = self._parts.redaction(compact(dict(content)))
-        whole = {**envelope(record, named, key), "text": text, "dedupeKey": dedupe}
+        said = _envelope(record, named, self._parts.redaction(key))
+        whole = {**said, "text": text, "dedupeKey": dedupe}
         return record.with_letter(
             Letter(
                 to=record.owner,
@@ -146,7 +154,7 @@ class Reports:
         )
 
 
-def envelope(record: Record, kind: str, key: str) -> dict[str, Any]:
+def _envelope(record: Record, kind: str, key: str) -> dict[str, Any]:
     """What is said about every report."""
     return {
         "kind": kind,

@@ -7,16 +7,24 @@ the run, and leaves a message that starts none.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
 
 from agent_bus.clock import to_text
-from agent_bus.errors import Busy, Conflict, NoSuchChild, NotPermitted, Unavailable
-from agent_bus.openhands.gateway import ends, letters, terms
+from agent_bus.errors import (
+    Busy,
+    Conflict,
+    NoSuchChild,
+    NotPermitted,
+    ServerRefused,
+    Unavailable,
+)
+from agent_bus.openhands.gateway import belonging, ends, letters, terms
 from agent_bus.openhands.gateway.caller import Action, Caller
 from agent_bus.openhands.gateway.identifiers import child_id, task_key, uuid_of
-from agent_bus.openhands.gateway.journal import UNSTARTED, Note, Record
+from agent_bus.openhands.gateway.journal import RESUME, UNSTARTED, Note, Record
 from agent_bus.openhands.gateway.mission import Checkout
 from agent_bus.openhands.gateway.parts import Parts
 from agent_bus.openhands.gateway.provider import ENDED, Conversation
@@ -44,7 +52,8 @@ class Steering:
     def cancel(self, caller: Caller, *, target: object, task: object, key: object) -> Steered:
         """Stop a child for good, as far as its owner does not resume it.
 
-        Raises NotPermitted, InvalidMission, NoSuchChild, Busy and Unavailable.
+        Raises NotPermitted, InvalidMission, NoSuchChild, Busy, Unavailable, ConfigurationError
+        for a child of another gateway, and what `Bus.wake` raises.
         """
         child, named = _own(caller, "cancel_mission", target, task)
         chosen = f"cancel:{child}" if key is None else terms.message_key(key)
@@ -56,36 +65,37 @@ class Steering:
     def _cancel(self, record: Record, key: str) -> Outcome:
         if record.state == "cancelled":
             return "replayed"
+        belonging.require(self._parts, record)
         self._parts.gates.shut(record.child)
-        conversation = self._parts.provider.conversation(record.child)
-        if conversation is None and record.state in UNSTARTED:
-            ends.cancelled(self._parts, record)
-            return "cancelled"
-        if conversation is None:
+        began = record.state not in (*UNSTARTED, "refused")
+        found = self._stopped(record, self._parts.provider.conversation(record.child))
+        if found is None and began:
             ends.conclude(self._parts, record)
             return "lost"
-        if record.state not in (*UNSTARTED, "refused"):
-            conversation = self._stopped(record, conversation)
-            if conversation.status in ENDED:
-                # It was quicker: what it ended as is its end.
-                ends.conclude(self._parts, record)
-                return _as_ended(conversation)
-        else:
-            self._stopped(record, conversation)
-        self._leave_word(record, key, conversation)
+        if found is not None and began and found.status in ENDED and not record.run_owed:
+            # It was quicker: what it ended as is its end.
+            ends.conclude(self._parts, record)
+            return _as_ended(found)
         ends.cancelled(self._parts, record)
+        if found is not None:
+            # Afterwards: as the newest message it would name a run of its own.
+            self._leave_word(record, key, found)
         return "cancelled"
 
-    def _stopped(self, record: Record, conversation: Conversation) -> Conversation:
+    def _stopped(self, record: Record, found: Conversation | None) -> Conversation | None:
         """Interrupt a run, and wait for a while until it has stopped. Raises Unavailable."""
         parts = self._parts
-        if conversation.status != "running":
-            return conversation
+        if found is not None and found.status == "waiting_for_confirmation":
+            # The gate is asked before a person is, so that it would be too late for it.
+            parts.provider.reject(record.child, "The mission was cancelled.")
+            return parts.provider.conversation(record.child)
+        if found is None or found.status != "running":
+            return found
         parts.provider.interrupt(record.child)
         slept = 0.0
         while True:
             found = parts.provider.conversation(record.child)
-            if found is not None and found.status != "running":
+            if found is None or found.status != "running":
                 return found
             if slept >= parts.pauses.stop:
                 raise Unavailable(
@@ -95,19 +105,18 @@ class Steering:
             parts.pauses.sleep(parts.pauses.poll)
             slept += parts.pauses.poll
 
-    def _leave_word(self, record: Record, key: str, conversation: Conversation) -> None:
+    def _leave_word(self, record: Record, key: str, found: Conversation) -> None:
         """A message for who reads the conversation. It starts no run, and it is not vital."""
-        if conversation.status == "waiting_for_confirmation":
+        if found.status == "waiting_for_confirmation":
             return  # any message would approve what waits there
-        marker = f'"cancelId":"{digest([str(record.child), key, len(record.ends)])}"'
         content = {
             "messageKey": key,
-            "cancelId": digest([str(record.child), key, len(record.ends)]),
             "targetId": str(record.child),
             "taskKey": record.task_key,
             "owningMainId": str(record.owner),
         }
-        if self._parts.provider.find_message(record.child, marker) is None:
+        # The child is stopped, whether the server takes this or not.
+        with contextlib.suppress(Unavailable, ServerRefused):
             text = "CANCEL_MISSION\n" + compact(content)
             self._parts.provider.post(record.child, text, run=False)
 
@@ -117,7 +126,8 @@ class Steering:
         """Go on with a child that has ended, with facts that cannot widen what it may do.
 
         Raises NotPermitted, InvalidMission, NoSuchChild, Conflict, CheckoutRefused, Busy where
-        it is at work, and Unavailable.
+        it is at work, Unavailable, ServerRefused, ConfigurationError for a child of another
+        gateway, and what `Bus.wake` raises.
         """
         child, named = _own(caller, "resume_mission", target, task)
         chosen, facts = terms.message_key(key), terms.context(context)
@@ -126,7 +136,7 @@ class Steering:
         return Steered(chosen, named, child, outcome)
 
     def _resume(self, record: Record, key: str, facts: dict[str, Any]) -> Outcome:
-        parts, noted, sha256 = self._parts, f"RESUME {key}", digest(facts)
+        parts, noted, sha256 = self._parts, RESUME + key, digest(facts)
         earlier = record.notes.get(noted)
         if earlier is not None and earlier.sha256 != sha256:
             raise Conflict(f"it was resumed with other facts under {key}: choose another key")
@@ -134,17 +144,13 @@ class Steering:
             return "replayed"
         if record.state in (*UNSTARTED, "refused"):
             raise Busy(f"child {record.child} has not begun ({record.state}): create it again")
+        belonging.require(parts, record)
         resume_id = digest([str(record.child), noted])
         marker = f'"resumeId":"{resume_id}"'
-        if record.owed != marker:
-            self._require_open(record)
-        parts.checkouts.validate(
-            record.child,
-            Checkout(record.repository, record.branch, record.head_sha),
-            exact=False,
-        )
-        record = parts.journal.save(record.with_note(noted, Note(sha256=sha256)))
-        parts.gates.open(record.child)
+        if earlier is None or parts.provider.find_message(record.child, marker) is None:
+            record = self._reopened(record, noted, Note(sha256=sha256), marker)
+        else:
+            record = record.model_copy(update={"owed": marker})
         content = {
             "messageKey": key,
             "resumeId": resume_id,
@@ -158,21 +164,29 @@ class Steering:
                 "the agent server does not show the message it has just taken: resume it again "
                 "with the same key"
             )
+        now = to_text(parts.clock.now())
         changes: dict[str, Any] = {
             "state": "delivered",
             "owed": None,
             "mission_run": run,
             "seen": None,
-            "seen_since": to_text(parts.clock.now()),
-            "run_since": to_text(parts.clock.now()),
+            "seen_since": now,
+            "run_since": now,
             "reopened": False,
         }
         done = record.with_note(noted, Note(sha256=sha256, id=run, ends=len(record.ends)))
         parts.journal.save(done.model_copy(update=changes))
         return "resumed"
 
-    def _require_open(self, record: Record) -> None:
-        found = self._parts.provider.conversation(record.child)
+    def _reopened(self, record: Record, noted: str, note: Note, marker: str) -> Record:
+        """Ready for a message that sets it to work: its last end is told, its gate open.
+
+        From here on it is looked up by the rounds, whatever becomes of this process.
+        """
+        parts = self._parts
+        if record.state == "delivered":
+            record = ends.conclude(parts, record)
+        found = parts.provider.conversation(record.child)
         if found is None:
             raise NoSuchChild(f"the agent server does not know child {record.child} any more")
         if found.status in ("running", "waiting_for_confirmation", "deleting"):
@@ -180,6 +194,12 @@ class Steering:
                 f"child {record.child} is {found.status.replace('_', ' ')}: "
                 "wait for its wake, or cancel it first"
             )
+        checkout = Checkout(record.repository, record.branch, record.head_sha)
+        parts.checkouts.validate(record.child, checkout, exact=False)
+        changes = {"state": "delivered", "owed": marker}
+        record = parts.journal.save(record.with_note(noted, note).model_copy(update=changes))
+        parts.gates.open(record.child)
+        return record
 
 
 def _own(caller: Caller, action: Action, target: object, task: object) -> tuple[UUID, str]:

@@ -193,6 +193,15 @@ class PlayedServer:
                 found.status = "paused"
         self._reply("interrupt", None)
 
+    def reject(self, ident: UUID, reason: str) -> None:
+        """Refuse what waits for a confirmation; it is idle then."""
+        with self._lock:
+            self._called("reject", ident, reason)
+            found = self._known(ident)
+            if found.status == "waiting_for_confirmation":
+                found.status = "idle"
+        self._reply("reject", None)
+
     def find_message(self, ident: UUID, marker: str) -> str | None:
         """The id of the newest user message whose text contains a marker, or None."""
         with self._lock:

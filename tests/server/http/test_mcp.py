@@ -291,6 +291,25 @@ def test_expired_foreign_and_revoked_capabilities_are_refused_alike(
     assert {answer.body for answer in answers} == {b'{"error":"unauthorized"}'}
 
 
+@pytest.mark.anyio
+async def test_a_capability_works_to_the_last_second_of_its_day(
+    served: Any, stage: Any, child: Any
+) -> None:
+    """And then neither here nor at the hook, whose own one goes on."""
+    stage.clock.advance(24 * 3600 - 1)
+    async with served.connect(child.token) as client:
+        ok(await client.call_tool("send_to_parent", {"result": {"a": 1}}))
+    assert len(stage.messages("result")) == 1
+
+    stage.clock.advance(1)
+    headers = {"Authorization": f"Bearer {child.token}"}
+    assert served.post("/mcp", rpc("ping"), **ACCEPT, **headers).status == 401
+    event = {"session_id": str(child.id)}
+    assert served.post("/completion-hook", event, **headers).status == 401
+    own = f"Bearer {child.completion}"
+    assert served.post("/completion-hook", event, Authorization=own).status == 202
+
+
 def test_the_capability_of_a_hook_opens_no_tool(served: Any, child: Any) -> None:
     answer = served.post("/mcp", rpc("ping"), **ACCEPT, Authorization=f"Bearer {child.completion}")
 

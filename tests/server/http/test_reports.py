@@ -155,6 +155,22 @@ def test_an_expired_capability_tells_no_end(served: Any, stage: Any, child: Any)
     assert answer.headers["www-authenticate"] == "Bearer"
 
 
+def test_a_hook_before_its_time_is_refused_and_the_round_wakes(
+    served: Any, stage: Any, child: Any
+) -> None:
+    """The clock was set back an hour: the capability is of the future, and nothing is lost."""
+    stage.clock.jump(-3600)
+    stage.server.finish(child.id, "done")
+
+    assert served.post(HOOK, stop(child), **bearer(child.completion)).status == 401
+    assert intents(stage) == []
+    served.gateway.reconcile()
+    stage.clock.jump(3600)
+    assert served.post(HOOK, stop(child), **bearer(child.completion)).status == 202
+    served.gateway.reconcile()
+    assert [wake["status"] for wake in stage.wakes()] == ["finished"]
+
+
 def test_a_child_tells_no_end_of_another(
     served: Any, stage: Any, child: Any, make_child: Any
 ) -> None:
