@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ from secrets_of import Processes, Seen, in_files, listening, secrets_of, shown_b
 
 REPORT = '[[mcp:send_to_parent {"result":{"summary":"done"}}]]'
 SCRIPT = f"[[hold]] {REPORT} [[tool:env]] [[tool:cat /proc/$$/environ]] [[tool:ps -ef]] [[401]]"
+HOOK = "the environment of a hook: curl"
 AGAIN = "[[tool:cat ~/.bash_history]] [[finish:all done]]"
 
 
@@ -26,7 +28,13 @@ def test_no_secret_is_anywhere_that_a_reader_sees(desk: Desk, program: Path) -> 
         with listening(desk, program, child) as frames:
             desk.model.release()
             desk.wait_for(child, "error")
-            resume(desk, child, AGAIN)
+            # The hook waits for an answer meanwhile, so that it is seen however short it is.
+            served.process.send_signal(signal.SIGSTOP)
+            try:
+                resume(desk, child, AGAIN)
+                until("the hook", lambda: any(HOOK in where for where, _ in list(running.seen)))
+            finally:
+                served.process.send_signal(signal.SIGCONT)
             until("two wakes", lambda: len(desk.wakes()) == 2)
             time.sleep(0.5)
     assert desk.messages("result"), "its capability was good for something"
@@ -41,7 +49,6 @@ def test_no_secret_is_anywhere_that_a_reader_sees(desk: Desk, program: Path) -> 
         assert any(where.startswith(part) and str(child) in text for where, text in seen), part
     commands = "\n".join(text for where, text in running.seen if where == "a command line")
     assert f"{desk.settings.gates}/{child}/completion" in commands
-    assert any(where.startswith("the environment of a hook: curl") for where, _ in running.seen)
 
 
 def resume(desk: Desk, child: UUID, script: str) -> None:
