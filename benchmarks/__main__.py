@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import commands, reading, report, sending, serving, waking
+from benchmarks import commands, missions, reading, report, sending, serving, waking
 from benchmarks.measuring import Result, Scale
 
 _AGAIN = 2
@@ -17,6 +17,7 @@ _GROUPS = {
     "waking": waking.figures,
     "reading": reading.figures,
     "commands": commands.figures,
+    "openhands": missions.figures,
 }
 
 
@@ -25,7 +26,7 @@ def _arguments() -> argparse.Namespace:
         prog="scripts/bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"all, or {', '.join(_GROUPS)}")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds: some two minutes")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: less than half")
     parser.add_argument("--check", action="store_true", help="fail where a ratio got worse")
     parser.add_argument("--chart", action="store_true", help=f"draw {report.CHART.name}")
     parser.add_argument("--save", action="store_true", help="make these ratios the committed ones")

@@ -96,10 +96,15 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def compared(
-    figure: str, title: str, floor: Sequence[float], ours: Sequence[float], goal: float | None
+    figure: str,
+    title: str,
+    floor: Sequence[float],
+    ours: Sequence[float],
+    goal: float | None,
+    **more: float,
 ) -> Result:
     """A figure in milliseconds: the medians of both, and 99 of 100 beside them."""
-    more = {
+    more |= {
         "p99": percentile(ours, 0.99) * 1000,
         "floor_p99": percentile(floor, 0.99) * 1000,
         "samples": len(ours),

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
@@ -40,12 +40,12 @@ def wakes(scale: Scale) -> Iterator[Result]:
     """One waiter, asleep when the message is sent."""
     with ExitStack() as stack:
         bare, bus = stack.enter_context(box_and_bus(scale, "alice", "bob"))
-        woken = stack.enter_context(_bare_waiter(bare))
+        woken = stack.enter_context(bare_waiter(bare))
         environment = bus.environment | {"AGENT_MSG_AS": "bob"}
         waiter = _Waiter(stack.enter_context(Client(OURS, environment)), bus.as_agent("alice"))
         times: list[list[float]] = [[], [], []]
         steps = [
-            lambda: times[0].append(woken()),
+            lambda: times[0].append(_bare_wake(bare, woken)),
             lambda: times[1].append(waiter.wake()),
             lambda: times[2].append(waiter.wake(after_a_read=True)),
         ]
@@ -103,23 +103,28 @@ class _Waiter:
         return taken
 
 
+def _bare_wake(bare: BareBox, woken: Callable[[], None]) -> float:
+    time.sleep(_PAUSE)
+    bare.send()
+    returned = time.perf_counter()
+    woken()
+    return time.perf_counter() - returned
+
+
 @contextmanager
-def _bare_waiter(bare: BareBox) -> Iterator[Callable[[], float]]:
+def bare_waiter(bare: BareBox) -> Iterator[Callable[[], None]]:
+    """A process that watches a bare box; what is yielded waits until it has seen one arrival."""
     command = [sys.executable, "-m", "benchmarks.bare_wake", str(bare.new)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout is not None
         lines = process.stdout
         assert lines.readline() == b"ready\n"
 
-        def wake() -> float:
-            time.sleep(_PAUSE)
-            bare.send()
-            returned = time.perf_counter()
+        def woken() -> None:
             assert lines.readline() == b"woken\n"
-            return time.perf_counter() - returned
 
         try:
-            yield wake
+            yield woken
         finally:
             process.kill()
 
@@ -163,11 +168,7 @@ class _Crowd:
         }
 
     def __enter__(self) -> Self:
-        presence, end = self._sender.presence, time.monotonic() + _LIMIT
-        while not all(presence.attached(AgentName(name)) for name in self._processes):
-            if time.monotonic() > end:
-                raise TimeoutError("not all agents are attached")
-            time.sleep(0.1)
+        until_attached(self._sender, self._processes)
         time.sleep(1)
         return self
 
@@ -221,18 +222,31 @@ class _Crowd:
         return [process.pid for process in self._processes.values()]
 
 
+def until_attached(bus: Bus, names: Collection[str]) -> None:
+    """Wait until each of these watches its box. Raises TimeoutError."""
+    end = time.monotonic() + _LIMIT
+    while not all(bus.presence.attached(AgentName(name)) for name in names):
+        if time.monotonic() > end:
+            raise TimeoutError("not all agents are attached")
+        time.sleep(0.1)
+
+
 def _idle(waiters: Mapping[str, tuple[str, list[int]]], window: float) -> Iterator[Result]:
     """The share of a core that each takes while nothing happens for so many seconds."""
-    pids = [pid for _, some in waiters.values() for pid in some]
-    before, begin = {pid: _cpu(pid) for pid in pids}, time.monotonic()
-    time.sleep(window)
-    elapsed = time.monotonic() - begin
-    shares = {pid: (_cpu(pid) - before[pid]) / elapsed * 100 for pid in pids}
+    shares = idle_shares([pid for _, some in waiters.values() for pid in some], window)
     for figure, (title, some) in waiters.items():
         each = sum(shares[pid] for pid in some) / len(some)
         more = {"largest": max(shares[pid] for pid in some), "processes": len(some)}
         of = "% of a core"
         yield Result(figure, title, of, each, None, each, 0.1, of=of, more=more)
+
+
+def idle_shares(pids: Sequence[int], window: float) -> dict[int, float]:
+    """The share of a core, in percent, that each process takes in so many seconds."""
+    before, begin = {pid: _cpu(pid) for pid in pids}, time.monotonic()
+    time.sleep(window)
+    elapsed = time.monotonic() - begin
+    return {pid: (_cpu(pid) - before[pid]) / elapsed * 100 for pid in pids}
 
 
 def _cpu(pid: int) -> float:

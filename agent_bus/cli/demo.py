@@ -1,13 +1,12 @@
 """`agent-bus demo`: the main job, played for all to see, on a bus that goes away afterwards.
 
 Two MCP servers are started as real processes, as a coding agent's program would start them,
-and called over their pipes.
+and called over their pipes. A third agent is a child on an agent server, which is played.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import subprocess
 import sys
@@ -19,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import typer
 from mcp import Client, StdioServerParameters
-from mcp.types import CallToolResult, TextContent
 
 from agent_bus import create
 from agent_bus.bus import Bus
+from agent_bus.cli import demo_child
+from agent_bus.cli.demo_stage import call, say, step, text_of
 from agent_bus.cli.render import visible
 from agent_bus.clock import SystemClock
 from agent_bus.files import Folder
@@ -46,11 +45,12 @@ async def _play(folder: Path) -> None:
     async with _server(bus, "backend") as backend, _server(bus, "conductor") as conductor:
         tools = (await backend.list_tools()).tools
         await conductor.list_tools()
-        _step("Two MCP servers run, one as backend, one as conductor; each is bound to its name")
-        _say(f"and offers {len(tools)} tools.")
+        step("Two MCP servers run, one as backend, one as conductor; each is bound to its name")
+        say(f"and offers {len(tools)} tools.")
         ident = await _send_and_wait(backend, conductor)
         await _read(conductor, ident)
         await _approve(backend, conductor)
+        await demo_child.play(bus, conductor, folder / "workspace")
         await _forge(bus, backend, conductor)
     _closing()
 
@@ -68,53 +68,53 @@ def _make_bus(folder: Path) -> Bus:
     for name in AGENTS:
         bus.keys.generate(agent_name(name))
         bus.store.make_box(agent_name(name)).close()
-    _step(f"A bus was made for {settings.project}, with a key and a box each for")
-    _say(f"{', '.join(AGENTS)}. It stands at")
-    _say(f"  {made.address.path}")
+    step(f"A bus was made for {settings.project}, with a key and a box each for")
+    say(f"{', '.join(AGENTS)}. It stands at")
+    say(f"  {made.address.path}")
     return bus
 
 
 async def _send_and_wait(backend: Client, conductor: Client) -> str:
-    _step("conductor calls bus_wait. backend calls bus_send:")
+    step("conductor calls bus_wait. backend calls bus_send:")
     body = "Tests are green, the branch is ready for a look."
     woken: dict[str, Any] = {}
 
     async def wait() -> None:
-        woken["answer"] = await _call(conductor, "bus_wait", timeout=30)
+        woken["answer"] = await call(conductor, "bus_wait", timeout=30)
         woken["at"] = time.perf_counter()
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
         await anyio.sleep(0.5)  # so that it really waits
         begun = time.perf_counter()
-        sent = await _call(backend, "bus_send", to="conductor", subject="API done", body=body)
+        sent = await call(backend, "bus_send", to="conductor", subject="API done", body=body)
         returned = time.perf_counter()
     receipt = sent["receipts"][0]
     found = woken["answer"]["messages"][0]
-    _say(f"stored as {receipt['id']}, durability: {receipt['durability']}")
-    _say(
+    say(f"stored as {receipt['id']}, durability: {receipt['durability']}")
+    say(
         f"bus_send answered after {(returned - begun) * 1000:.1f} ms, the waiting bus_wait woke "
         f"{(woken['at'] - begun) * 1000:.1f} ms after the send began:"
     )
-    _say(f"  {found['id']}  {found['from']}  {found['kind']}  {visible(found['subject'])}")
+    say(f"  {found['id']}  {found['from']}  {found['kind']}  {visible(found['subject'])}")
     return str(receipt["id"])
 
 
 async def _read(conductor: Client, ident: str) -> None:
-    _step("conductor reads it. The sender is the one whose key signed it; no tool has a `from`:")
-    read = await _call(conductor, "bus_read", id=ident)
+    step("conductor reads it. The sender is the one whose key signed it; no tool has a `from`:")
+    read = await call(conductor, "bus_read", id=ident)
     message = read["message"]
-    _say(f"  outcome {read['outcome']}, from {message['from']}: {visible(message['body'])}")
+    say(f"  outcome {read['outcome']}, from {message['from']}: {visible(message['body'])}")
 
 
 async def _approve(backend: Client, conductor: Client) -> None:
-    _step("backend asks for an approval; conductor is an admin of this bus and sees the queue:")
-    asked = await _call(backend, "bus_request_approval", question="May I drop the table old_users?")
-    pending = (await _call(conductor, "bus_pending_approval"))["pending"][0]
-    _say(f"  {pending['id']}  {pending['from']}: {visible(pending['question'])}")
-    _say(f"  options: {', '.join(pending['options'])}")
-    _step("conductor decides; the decision binds what it was shown, and backend is told:")
-    await _call(
+    step("backend asks for an approval; conductor is an admin of this bus and sees the queue:")
+    asked = await call(backend, "bus_request_approval", question="May I drop the table old_users?")
+    pending = (await call(conductor, "bus_pending_approval"))["pending"][0]
+    say(f"  {pending['id']}  {pending['from']}: {visible(pending['question'])}")
+    say(f"  options: {', '.join(pending['options'])}")
+    step("conductor decides; the decision binds what it was shown, and backend is told:")
+    await call(
         conductor,
         "bus_decide",
         id=asked["id"],
@@ -122,26 +122,26 @@ async def _approve(backend: Client, conductor: Client) -> None:
         reason="Keep it until the release.",
         sha256=pending["sha256"],
     )
-    answer = (await _call(backend, "bus_wait", timeout=30))["messages"][0]
-    _say(f"  {answer['id']}  {answer['from']}  {answer['kind']}  {visible(answer['subject'])}")
+    answer = (await call(backend, "bus_wait", timeout=30))["messages"][0]
+    say(f"  {answer['id']}  {answer['from']}  {answer['kind']}  {visible(answer['subject'])}")
     again = await conductor.call_tool("bus_decide", {"id": asked["id"], "decision": "approve"})
-    _say(f"  deciding again is refused: {visible(_text(again))}")
+    say(f"  deciding again is refused: {visible(text_of(again))}")
 
 
 async def _forge(bus: Bus, backend: Client, conductor: Client) -> None:
-    _step("Somebody changes one byte of a stored message, behind the bus's back:")
-    sent = await _call(backend, "bus_send", to="conductor", body="Please pay 100 to bob.")
+    step("Somebody changes one byte of a stored message, behind the bus's back:")
+    sent = await call(backend, "bus_send", to="conductor", body="Please pay 100 to bob.")
     ident = MessageId(sent["receipts"][0]["id"])
     _forge_byte(bus.address.path, ident)
-    checked = await _call(conductor, "bus_verify")
+    checked = await call(conductor, "bus_verify")
     failed = checked["failed"][0]
-    _say(f"  bus_verify: {checked['checked']} checked, {checked['ok']} ok, one is not:")
-    _say(f"  {failed['id']}  {failed['outcome']}")
+    say(f"  bus_verify: {checked['checked']} checked, {checked['ok']} ok, one is not:")
+    say(f"  {failed['id']}  {failed['outcome']}")
     read = await conductor.call_tool("bus_read", {"id": ident})
-    _say("  bus_read answers with an error, the warning first:")
-    for line in _text(read).splitlines():
+    say("  bus_read answers with an error, the warning first:")
+    for line in text_of(read).splitlines():
         for part in textwrap.wrap(visible(line), 96):
-            _say(f"    {part}")
+            say(f"    {part}")
 
 
 def _forge_byte(path: Path, ident: MessageId) -> None:
@@ -151,7 +151,7 @@ def _forge_byte(path: Path, ident: MessageId) -> None:
 
 
 def _closing() -> None:
-    _step("That bus is gone again. For your own project:")
+    step("That bus is gone again. For your own project:")
     beside = Path(sys.executable).with_name("agent-bus")
     program = str(beside) if beside.exists() else f"{sys.executable} -m agent_bus"
     for line in (
@@ -160,8 +160,8 @@ def _closing() -> None:
         f"{program} connect claude --as backend",
         f"{program} connect codex --as reviewer",
     ):
-        _say(f"  {line}")
-    _say("connect prints what to type for Claude Code, or to write into Codex's configuration.")
+        say(f"  {line}")
+    say("connect prints what to type for Claude Code, or to write into Codex's configuration.")
 
 
 @contextlib.asynccontextmanager
@@ -177,23 +177,3 @@ async def _server(bus: Bus, name: str) -> AsyncIterator[Client]:
     )
     async with Client(parameters) as client:
         yield client
-
-
-async def _call(client: Client, tool: str, **arguments: object) -> dict[str, Any]:
-    result = await client.call_tool(tool, arguments)
-    if result.is_error or result.structured_content is None:
-        raise RuntimeError(f"{tool} failed: {_text(result)}")
-    found: dict[str, Any] = json.loads(json.dumps(result.structured_content))
-    return found
-
-
-def _text(result: CallToolResult) -> str:
-    return "\n".join(block.text for block in result.content if isinstance(block, TextContent))
-
-
-def _step(text: str) -> None:
-    typer.echo(f"\n* {text}")
-
-
-def _say(text: str) -> None:
-    typer.echo(f"  {text}")

@@ -366,3 +366,12 @@ OPERATIONS: dict[str, Operation] = {
     "init": Operation(_nothing, _init, _check_created, _check_created),
     "prune": Operation(_deliver_old, _prune, _check_pruned, _recheck_pruned),
 }
+
+
+def named(name: str) -> Operation:
+    """The operation of this name. Those of the gateway are loaded when they are asked for."""
+    if name in OPERATIONS:
+        return OPERATIONS[name]
+    from missions import MISSIONS
+
+    return MISSIONS[name]

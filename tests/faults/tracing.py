@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from looking import Outcome, ailments
-from operations import OPERATIONS, repeat
+from operations import named, repeat
 from processes import GUARD, HERE, environment, python, python_path
 
 _CALL = re.compile(r"(?:\d+ +)?([a-z0-9_]+)\(")
@@ -69,6 +69,8 @@ class Task:
     env: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
     """Of the process, while it performs: `NOFILE`, `FSIZE`."""
+    alone: bool = False
+    """Whether only the process itself is harmed, and not those that it starts."""
 
     def words(self) -> list[str]:
         """The command."""
@@ -84,7 +86,7 @@ class Task:
 
     def judged(self, outcome: Outcome) -> list[str]:
         """What is wrong after this outcome, and after a repetition in peace."""
-        operation = OPERATIONS[self.operation]
+        operation = named(self.operation)
         found = list(operation.check(self.root, self.ident, outcome))
         if outcome.code == "raw":
             found.append(f"an exception that is none of ours: {outcome.text}")
@@ -97,7 +99,8 @@ class Task:
 
 def run(task: Task, strace: Sequence[str] = ()) -> Outcome:
     """Run a task, under strace if there are arguments for it."""
-    words = ["strace", "-f", *strace, *task.words()] if strace else task.words()
+    follow = [] if task.alone else ["-f"]
+    words = ["strace", *follow, *strace, *task.words()] if strace else task.words()
     done = subprocess.run(
         words,
         stdin=subprocess.DEVNULL,
@@ -137,7 +140,7 @@ def record(task: Task, log: Path) -> list[Point]:
 def strike(task: Task, point: Point, fault: str, log: Path) -> Outcome:
     """Run a task with one fault: `error=EIO`, `signal=KILL`, `delay_enter=…`."""
     # Faster, since the other calls do not stop the process; strace 6.1 sends no signals then.
-    fast = ["--seccomp-bpf"] if fault.startswith("error") else []
+    fast = ["--seccomp-bpf"] if fault.startswith("error") and not task.alone else []
     outcome = run(
         task,
         [

@@ -30,7 +30,7 @@ END = "/agent-bus-mark/end"
 
 def main() -> None:
     """Do it."""
-    operation = operations.OPERATIONS[task["operation"]]
+    operation = operations.named(task["operation"])
     if "folder-flush" in task["defects"]:
         looking.without_flushing_folders()
     act = operation.ready(Path(task["root"]), task["ident"], None)

@@ -279,7 +279,7 @@ class Journal:
             raise StorageError(reason(error)) from error
         except (ValidationError, UnfitFile) as error:
             raise StorageError(
-                f"the record of child {child} cannot be used ({_first_line(error)}): "
+                f"the record of child {child} cannot be used ({_told(error)}): "
                 "agent-bus openhands doctor says more"
             ) from None
 
@@ -331,5 +331,10 @@ def _uuid(text: str) -> UUID | None:
         return None
 
 
-def _first_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+def _told(error: ValidationError | UnfitFile) -> str:
+    """What is wrong with a record, in a line and without its content."""
+    if isinstance(error, UnfitFile):
+        return f"it {error}"
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(step) for step in first["loc"])
+    return f"{where}: {first['msg'].lower()}" if where else "it is no JSON object of its form"
