@@ -346,11 +346,13 @@ def box(stage: Scene) -> list[Any]:
     ]
 
 
+@pytest.mark.parametrize("acp", [True, False])
 def test_its_box_gets_the_wake_at_once_and_its_conversation_when_it_is_open(
-    stage: Scene, owned: tuple[Any, UUID]
+    stage: Scene, owned: tuple[Any, UUID], acp: bool
 ) -> None:
+    """While it is at work nothing is added to what it is doing."""
     gateway, _ = owned
-    stage.server._conversations[MAIN].is_acp = True
+    stage.server._conversations[MAIN].is_acp = acp
     gateway.reconcile()
     assert len(box(stage)) == 1
     assert copies(stage) == []
@@ -361,6 +363,26 @@ def test_its_box_gets_the_wake_at_once_and_its_conversation_when_it_is_open(
     (copy,) = copies(stage)
     assert '"status":"finished"' in copy
     assert len(box(stage)) == 1
+
+
+def test_all_that_waits_for_a_main_is_one_turn_for_it(
+    stage: Scene, owned: tuple[Any, UUID]
+) -> None:
+    """Three messages and one run, which begins with the last of them."""
+    gateway, child = owned
+    record = gateway.journal.load(child)
+    speaker = Caller(child, MAIN, record.task_key, "writer", frozenset({"send_message"}))
+    for number in range(2):
+        gateway.send_to_parent(speaker, result={"number": number})
+    gateway.reconcile()
+    stage.server.finish(MAIN, "my turn is over")
+    runs: list[str] = []
+    stage.server.play = lambda _server, _ident, message: runs.append(message)
+    gateway.reconcile()
+
+    told = [text.partition("\n")[0] for text in stage.server.messages(MAIN)[1:]]
+    assert told == ["RESULT", "RESULT", "RECOVERY_WAKE"]
+    assert [message.partition("\n")[0] for message in runs] == ["RECOVERY_WAKE"]
 
 
 @pytest.mark.parametrize("status", ["paused", "waiting_for_confirmation"])

@@ -61,9 +61,12 @@ def deliver(parts: Parts, record: Record) -> Record:
     then is saved.
     """
     refused: ServerRefused | None = None
+    # One run for all that wait for a conversation: it begins with the last of them.
+    last = {letter.to: letter for letter in record.owed_letters}
     for letter in record.owed_letters:
+        own = letter.to == record.child
         try:
-            moved = _moved(parts, letter)
+            moved = _moved(parts, letter, to_child=own, run=letter is last[letter.to])
         except ServerRefused as error:
             refused = error
             continue
@@ -75,7 +78,7 @@ def deliver(parts: Parts, record: Record) -> Record:
     return record
 
 
-def _moved(parts: Parts, letter: Letter) -> Letter:
+def _moved(parts: Parts, letter: Letter, *, to_child: bool, run: bool) -> Letter:
     provider = parts.provider
     conversation = provider.conversation(letter.to)
     if conversation is None:
@@ -84,13 +87,13 @@ def _moved(parts: Parts, letter: Letter) -> Letter:
     if letter.state == "saved":
         waits = conversation.status in _AT_REST and not provider.run(letter.to)
         return found if waits else _done(letter, "done")
-    if not _is_open(conversation):
+    if not _is_open(conversation, to_child=to_child):
         return found
     if provider.find_message(letter.to, letter.marker):
         # Posted by a try that was cut off, which may not have got it a run.
-        is_run = not _is_idle(conversation)
+        is_run = not (run and _is_idle(conversation))
     else:
-        is_run = provider.post(letter.to, letter.text)
+        is_run = provider.post(letter.to, letter.text, run=run)
     return _done(letter, "done") if is_run else found.model_copy(update={"state": "saved"})
 
 
@@ -103,10 +106,10 @@ def _missed(parts: Parts, letter: Letter) -> Letter:
     return letter if since < parts.pauses.lost else _done(letter, "gone")
 
 
-def _is_open(conversation: Conversation) -> bool:
+def _is_open(conversation: Conversation, *, to_child: bool) -> bool:
     if conversation.status == "running":
-        # A plain agent takes it up in the same run.
-        return not conversation.is_acp
+        # A child has asked for it, and takes it up in the same run; an owner is left alone.
+        return to_child and not conversation.is_acp
     return conversation.status in OPEN_TO_MESSAGES
 
 
