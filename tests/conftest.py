@@ -15,6 +15,7 @@ import hypothesis
 import pytest
 from hypothesis.configuration import set_hypothesis_home_dir
 
+from agent_bus.bus import Bus
 from agent_bus.clock import to_text
 from agent_bus.delivery import Delivery
 from agent_bus.names import AgentName, MessageId
@@ -165,3 +166,15 @@ def _is_alive(pid: int) -> bool:
     except OSError:
         return False
     return state != "Z"
+
+
+@pytest.fixture
+def alice(held: TemporaryBus) -> Bus:
+    """An agent of the bus whose clock is held."""
+    return held.as_agent("alice")
+
+
+@pytest.fixture
+def bob(held: TemporaryBus) -> Bus:
+    """Another one."""
+    return held.as_agent("bob")

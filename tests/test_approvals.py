@@ -34,11 +34,6 @@ from agent_bus.testing import ManualClock, TemporaryBus
 
 
 @pytest.fixture
-def alice(held: TemporaryBus) -> Bus:
-    return held.as_agent("alice")
-
-
-@pytest.fixture
 def chief(held: TemporaryBus) -> Bus:
     return held.as_agent("conductor")
 

@@ -33,16 +33,6 @@ from agent_bus.testing import ManualClock, TemporaryBus
 
 
 @pytest.fixture
-def alice(held: TemporaryBus) -> Bus:
-    return held.as_agent("alice")
-
-
-@pytest.fixture
-def bob(held: TemporaryBus) -> Bus:
-    return held.as_agent("bob")
-
-
-@pytest.fixture
 def ident(alice: Bus) -> MessageId:
     return alice.send_one("bob", Draft(body="hello")).id
 

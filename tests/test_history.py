@@ -21,16 +21,6 @@ BOB = AgentName("bob")
 DAY = 24 * 3600
 
 
-@pytest.fixture
-def alice(held: TemporaryBus) -> Bus:
-    return held.as_agent("alice")
-
-
-@pytest.fixture
-def bob(held: TemporaryBus) -> Bus:
-    return held.as_agent("bob")
-
-
 def say(sender: Bus, body: str, to: str = "bob", **fields: Any) -> MessageId:
     return sender.send_one(to, Draft(body=body, **fields)).id
 

@@ -18,16 +18,6 @@ BOB = AgentName("bob")
 DAY = 24 * 3600
 
 
-@pytest.fixture
-def alice(held: TemporaryBus) -> Bus:
-    return held.as_agent("alice")
-
-
-@pytest.fixture
-def bob(held: TemporaryBus) -> Bus:
-    return held.as_agent("bob")
-
-
 def files(held: TemporaryBus, ident: MessageId) -> list[Path]:
     return list((held.path / "messages").rglob(message_file(ident)))
 

@@ -23,16 +23,6 @@ from agent_bus.sending import Draft, Receipt, Refusal
 from agent_bus.testing import ManualClock, TemporaryBus
 
 
-@pytest.fixture
-def alice(held: TemporaryBus) -> Bus:
-    return held.as_agent("alice")
-
-
-@pytest.fixture
-def bob(held: TemporaryBus) -> Bus:
-    return held.as_agent("bob")
-
-
 def tree(path: Path) -> dict[str, tuple[int, int, bytes]]:
     """Everything below a folder, with modes and times."""
     return {
