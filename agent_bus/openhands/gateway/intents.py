@@ -9,7 +9,7 @@ then removes those that it had listed: a sign that comes in between stays for th
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from uuid import UUID
 
 from agent_bus.clock import Clock
@@ -29,11 +29,16 @@ class Intents:
         self._clock = clock
 
     @storage_errors()
-    def add(self, child: UUID, source: str) -> None:
-        """Note that somebody has to look at a child; durable on return. Raises Busy."""
+    def add(self, child: UUID, source: str, visible: Callable[[], None] = lambda: None) -> None:
+        """Note that somebody has to look at a child; durable on return. Raises Busy.
+
+        `visible` is called as soon as it can be seen: who looks need not wait for the disk.
+        """
         if len(self._of(child)) >= _MOST:
             raise Busy(f"{_MOST} signs of child {child} wait already: come again in a while")
-        self._folder.put_new(f"{child}.{self._clock.new_id()}", source.encode() + b"\n")
+        # All that counts is the name, which the folder's flush makes durable.
+        self._folder.append(f"{child}.{self._clock.new_id()}", source.encode() + b"\n")
+        visible()
         self._folder.sync()
 
     @storage_errors()

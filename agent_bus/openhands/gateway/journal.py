@@ -258,16 +258,21 @@ class Journal:
     @contextlib.contextmanager
     def changing(self, child: UUID, timeout: float = 10.0) -> Iterator[None]:
         """Hold the lock of a child. Not re-entrant. Raises Busy and StorageError."""
+        # Whoever hears of it may be a child: no path.
+        held = contextlib.ExitStack()
         try:
-            held = contextlib.ExitStack()
             held.enter_context(locked(self._locks.path / f"{child}.lock", timeout))
         except Busy:
-            # Whoever hears of it may be a child: no path.
             raise Busy(f"child {child} is being seen to by another process: try again") from None
         except OSError as error:
             raise StorageError(f"child {child} cannot be locked ({error.strerror})") from error
-        with held:
+        try:
             yield
+        finally:
+            try:
+                held.close()
+            except OSError as error:
+                raise StorageError(f"child {child} stays locked ({error.strerror})") from error
 
     def find(self, child: UUID) -> Record | None:
         """The record of a child, or None. Raises StorageError if it is no record."""

@@ -280,14 +280,20 @@ def lock(folder: Path, kind: str, what: str, seconds: float = 10) -> Iterator[No
     Raises Busy and CheckoutRefused, which name no path.
     """
     name = hashlib.sha256(what.encode()).hexdigest()[:32]
-    with ExitStack() as held:
-        try:
-            held.enter_context(locked(folder / f".{kind}-{name}.lock", seconds))
-        except Busy:
-            raise Busy(f"{what} is being used by another process: try again") from None
-        except OSError as error:
-            raise CheckoutRefused(f"{what} cannot be locked ({error.strerror})") from None
+    held = ExitStack()
+    try:
+        held.enter_context(locked(folder / f".{kind}-{name}.lock", seconds))
+    except Busy:
+        raise Busy(f"{what} is being used by another process: try again") from None
+    except OSError as error:
+        raise CheckoutRefused(f"{what} cannot be locked ({error.strerror})") from None
+    try:
         yield
+    finally:
+        try:
+            held.close()
+        except OSError as error:
+            raise CheckoutRefused(f"{what} stays locked ({error.strerror})") from None
 
 
 def _usual(repository: str, host: str, protocol: Protocols) -> str:

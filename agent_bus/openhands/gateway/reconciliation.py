@@ -252,8 +252,7 @@ class Reconciliation:
         """
         if self._parts.journal.find(child) is None:
             raise NoSuchChild(f"no child {child} in the journal of this bus")
-        self._intents.add(child, source)
-        self.hurry(whole=False)
+        self._intents.add(child, source, lambda: self.hurry(whole=False))
 
 
 def _surprise(error: Exception) -> str:

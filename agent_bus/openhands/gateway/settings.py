@@ -180,7 +180,10 @@ def _credential(env: Mapping[str, str]) -> str:
     if path:
         name, key = f"{name}_FILE", _line_of(path, f"{name}_FILE")
     if not key:
-        _missing(f"{name}_FILE", "<a file of mode 0600 that holds its session key>")
+        raise ConfigurationError(
+            f"{name} is not set: export it, or OPENHANDS_API_KEY_FILE, a file of mode 0600 that "
+            "holds the session key of the agent server"
+        )
     if not key.isascii() or not key.isprintable() or " " in key:
         raise ConfigurationError(f"{name} holds characters that no header can carry")
     return key
