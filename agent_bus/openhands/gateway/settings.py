@@ -179,6 +179,8 @@ def _credential(env: Mapping[str, str]) -> str:
         raise ConfigurationError(f"{name} and {name}_FILE are both set: unset one of them")
     if path:
         name, key = f"{name}_FILE", _line_of(path, f"{name}_FILE")
+        if not key:
+            raise ConfigurationError(f"{name}: the file is empty")
     if not key:
         raise ConfigurationError(
             f"{name} is not set: export it, or OPENHANDS_API_KEY_FILE, a file of mode 0600 that "
