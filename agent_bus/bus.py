@@ -261,12 +261,14 @@ class Bus:
         expires_in: int | None = None,
         key: str | None = None,
         needs: str | None = None,
+        about: str | None = None,
     ) -> Receipt:
         """Ask an admin, by default the first who is not oneself. Every admin sees it.
 
+        `about` stands before the question in the subject, for who asks on behalf of others.
         `needs` is a sealed name that alone may decide it. Raises UsageError if it is none.
         """
-        subject, data = approvals.request_content(question, options, details)
+        subject, data = approvals.request_content(question, options, details, about)
         if needs is not None:
             data |= self.approvals.demand(agent_name(needs))
             to = to or needs

@@ -10,7 +10,7 @@ from typing import Any
 from agent_bus.envelope import Judged
 from agent_bus.errors import InvalidDecision, InvalidMessage, NotPermitted
 from agent_bus.keys import KeyIndex
-from agent_bus.names import AgentName, MessageId
+from agent_bus.names import RESERVED, AgentName, MessageId
 from agent_bus.payload import SUBJECT_LIMIT, Decision, Message, is_one_line
 from agent_bus.pins import chain
 
@@ -50,7 +50,10 @@ class Request:
 def earlier(
     request: Request, decided: Iterable[tuple[Request, Decision]]
 ) -> list[tuple[Request, Decision]]:
-    """What became of the same question of the same agent: who was refused may ask again."""
+    """What became of the same question of the same agent: who was refused may ask again.
+
+    The gateway asks for many children; each of them is an agent of its own.
+    """
     asked = request.message
     words = asked.body.casefold().split()
     return [
@@ -59,11 +62,18 @@ def earlier(
         if other.message.id != asked.id
         and other.message.sender == asked.sender
         and other.message.body.casefold().split() == words
+        and _child(other) == _child(request)
     ]
 
 
+def _child(request: Request) -> Any:
+    """For whom the gateway asks; None where somebody asks for itself."""
+    from_gateway = request.message.sender == RESERVED and isinstance(request.details, dict)
+    return request.details.get("child") if from_gateway else None
+
+
 def request_content(
-    question: str, options: Sequence[str], details: Any
+    question: str, options: Sequence[str], details: Any, about: str | None = None
 ) -> tuple[str, dict[str, Any]]:
     """Subject and data of a request. Raises InvalidMessage."""
     chosen = list(options)
@@ -78,6 +88,8 @@ def request_content(
     if not question.strip():
         raise InvalidMessage("an approval needs a question")
     first = question.strip().splitlines()[0]
+    if about is not None:
+        first = f"{about}: {first}"
     subject = "".join(" " if not is_one_line(char) else char for char in first)[:SUBJECT_LIMIT]
     return subject, {"options": chosen} | ({} if details is None else {"details": details})
 

@@ -478,3 +478,16 @@ def test_an_earlier_answer_is_found_by_asker_and_words(bus: TemporaryBus) -> Non
     again = user.approvals.request(alice.request_approval("may i push?\n").id)
     found = earlier(again, user.approvals.decided(50))
     assert [(r.message.sender, d.decision) for r, d in found] == [("alice", "deny")]
+
+
+def test_the_children_for_which_the_gateway_asks_are_not_taken_for_one(bus: TemporaryBus) -> None:
+    gateway, user = Bus.open_gateway(bus.settings, clock=bus.clock), bus.as_agent("user")
+
+    def ask(child: str, key: str) -> str:
+        return gateway.request_approval("Go on?", details={"child": child}, key=key).id
+
+    user.decide(ask("one", "1"), "deny")
+    decided = user.approvals.decided(50)
+    assert earlier(user.approvals.request(ask("two", "2")), decided) == []
+    again = earlier(user.approvals.request(ask("one", "3")), decided)
+    assert [decision.decision for _, decision in again] == ["deny"]

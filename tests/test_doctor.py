@@ -841,6 +841,13 @@ def test_an_agent_without_an_active_key_is_named_unless_it_was_retired(bus: Temp
     assert "bob" in found["box-without-key"].message
 
 
+def test_an_agent_that_was_retired_and_is_back_has_a_whole_history(bus: TemporaryBus) -> None:
+    keys = bus.as_agent("alice").keys
+    keys.retire_agent(BOB)
+    keys.rotate(BOB)
+    assert codes(bus) == []
+
+
 def test_the_history_of_keys_is_compared_with_the_keyrings(bus: TemporaryBus) -> None:
     history = bus.settings.keys / "rotations.jsonl"
     whole = history.read_bytes()

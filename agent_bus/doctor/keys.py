@@ -148,7 +148,8 @@ def _ring(ex: Examination, ring: Keyring, history: Sequence[Rotation], *, is_ret
     if not is_retired and not any(key.state == "active" for key in ring.keys):
         text = f"has no active key, so {ring.agent} cannot send: agent-bus keys rotate {ring.agent}"
         ex.note("no-active-key", "warning", path, text)
-    told = {(line.event, line.kid) for line in history if line.agent == ring.agent}
+    own = [line for line in history if line.agent == ring.agent]
+    told = {(line.event, line.kid) for line in own} | _retired_with(own)
     for key in ring.keys:
         wanted = {"added"} | ({key.state} - {"active"})
         missing = sorted(event for event in wanted if (event, key.kid) not in told)
@@ -157,3 +158,12 @@ def _ring(ex: Examination, ring: Keyring, history: Sequence[Rotation], *, is_ret
         if missing:
             text = f"{ROTATIONS} does not say that key {key.kid} was {' and '.join(missing)}"
             ex.note("rotation-missing", "warning", path, f"{text}: its history is incomplete")
+
+
+def _retired_with(own: Sequence[Rotation]) -> set[tuple[str, str | None]]:
+    """The keys that were retired with their agent, which may be back with another since."""
+    found: set[tuple[str, str | None]] = set()
+    for number, line in enumerate(own):
+        if line.event == "agent_retired":
+            found |= {("retired", earlier.kid) for earlier in own[:number]}
+    return found

@@ -205,6 +205,14 @@ def test_show_tells_all_of_a_child_and_escapes_it(desk: Desk) -> None:
     assert desk.head in shown["head"]
     assert shown["worktree"] == str(desk.workspace / "delivery" / f"child-{child}")
     assert shown["conversation"] == f"https://people.example/canvas/conversations/{child}"
+    # Where it is does not change with where one looks from.
+    elsewhere = {
+        "OPENHANDS_URL": "http://127.0.0.1:9",
+        "AGENT_BUS_OPENHANDS_WORKSPACE": str(desk.workspace / "other"),
+    }
+    other = dict(line.split(": ", 1) for line in desk("show", "one", **elsewhere).lines)
+    assert other["worktree"] == shown["worktree"]
+    assert other["conversation"] == f"{desk.server.url}/conversations/{child}"
     record = desk("show", "one", "--json").record
     assert record["mission"]["immediateTask"].endswith("\x1b[2J")
     assert record["branch"] == "alice/one"
@@ -305,9 +313,10 @@ def test_a_round_wakes_the_owner_once(desk: Desk) -> None:
 
 def test_a_round_says_what_went_wrong(desk: Desk) -> None:
     desk.create("one")
+    desk.create("two")
     done = desk("reconcile", OPENHANDS_URL="http://127.0.0.1:9")
     assert done.code == 69
-    assert "no agent server can be reached" in done.err
+    assert done.err.count("no agent server can be reached") == 1
 
 
 # -- mirror

@@ -154,6 +154,8 @@ def test_records_and_worktrees_are_held_against_each_other(desk: Desk) -> None:
     record.write_text(record.read_text()[:-10])
     code, found = findings(desk)
     assert (code, found["bad-record"]["severity"]) == (65, "error")
+    assert found["bad-record"]["path"] == str(record.parent)
+    assert "doctor" not in found["bad-record"]["message"]
     # Whose it is cannot be told now.
     assert "worktree-without-child" not in found
 

@@ -36,6 +36,7 @@ def test_the_admin_decides_and_the_child_is_told(stage: Scene) -> None:
     conductor = stage.as_agent()
     (pending,) = conductor.pending()
     assert (pending.message.id, pending.message.sender) == (request, "openhands")
+    assert pending.message.subject == "writer-1 (writer): Which one?"
     assert pending.options == ("left", "right")
     assert pending.details["child"] == str(child)
 

@@ -75,6 +75,14 @@ def test_an_error_counts_until_something_finishes_after_it() -> None:
     assert (later.answer, later.error_code) == ("done", "A")
 
 
+def test_a_call_that_the_server_was_killed_in_is_the_error() -> None:
+    failed = {"id": "a", "kind": "AgentErrorEvent", "error": "A restart occurred"}
+    cut = end(user("1", "go"), tool("terminal"), failed)
+    assert (cut.error_code, cut.error_text) == ("AgentErrorEvent", "A restart occurred")
+    for later in (said("so"), tool("terminal"), {"id": "i", "kind": "InterruptEvent"}):
+        assert end(user("1", "go"), tool("terminal"), failed, later).error_text is None
+
+
 @pytest.mark.parametrize(
     ("event", "used"),
     [

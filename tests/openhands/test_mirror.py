@@ -169,6 +169,7 @@ def test_an_address_of_something_else_makes_nothing(places: Workspace, url: str)
     with pytest.raises(UsageError) as caught:
         mirror(REPOSITORY, places, url=url)
     assert "token" not in str(caught.value)
+    assert "AGENT_BUS_OPENHANDS_GIT_HOSTS" in str(caught.value)
     assert not places.mirrors.exists()
 
 

@@ -930,4 +930,6 @@ def test_a_mission_that_was_begun_at_the_wrong_address_begins_at_the_right_one(
     assert made.state == "begun"
     stage.server.down(False)
     stage.settings = right
+    (problem,) = stage.gateway().reconcile().problems
+    assert "http://wrong:1: the same create_child again brings it here" in problem
     stage.create(stage.gateway())

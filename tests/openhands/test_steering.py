@@ -55,6 +55,7 @@ def test_cancel_shuts_the_gate_stops_the_run_and_starts_none(stage: Scene) -> No
     conversation = stage.server.conversation(child)
     assert conversation is not None
     assert conversation.status != "running"
+    assert gateway.child("writer-1").seen == conversation.status
     assert [wake["status"] for wake in stage.wakes()] == ["cancelled"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
@@ -182,11 +183,13 @@ def _lines(record: Record) -> Iterator[tuple[str, str]]:
 
 
 def _url(record: Record) -> str | None:
-    public = settings.public_url_of()
-    return f"{public}/conversations/{record.child}" if public else None
+    """Where people find it. The variables are about one server, and it may be on another."""
+    url, public = settings.server_url_of(), settings.public_url_of()
+    base = public if url in (None, record.server) else record.server
+    return f"{base}/conversations/{record.child}" if base else None
 
 
 def _worktree(record: Record) -> str:
     from agent_bus.openhands.gateway.mirror import Workspace
 
-    return str(Workspace(settings.workspace_of()).worktrees / f"child-{record.child}")
+    return str(Workspace(Path(record.workspace)).worktrees / f"child-{record.child}")

@@ -128,7 +128,7 @@ def reconcile(options: Shared) -> int:
         rows += [(child, "its mission was delivered") for child in begun]
         render.table(("child", "done"), rows)
         render.say(f"{done.looked} looked at, {len(ended)} woken for, {len(begun)} begun")
-    for problem in done.problems:
+    for problem in dict.fromkeys(done.problems):
         render.say(problem)
     return Unavailable.exit_code if done.problems else 0
 

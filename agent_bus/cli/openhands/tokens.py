@@ -23,7 +23,13 @@ from agent_bus.cli.app import TextCommand, group
 from agent_bus.cli.options import Shared, as_path, check_as, load_settings, verb
 from agent_bus.cli.send import read_bytes
 from agent_bus.clock import SystemClock
-from agent_bus.errors import Conflict, StorageError, UnknownRecipient, UsageError
+from agent_bus.errors import (
+    Conflict,
+    InvalidCapability,
+    StorageError,
+    UnknownRecipient,
+    UsageError,
+)
 from agent_bus.files import Folder
 from agent_bus.keyring import is_kid
 from agent_bus.names import agent_name
@@ -115,7 +121,12 @@ def revoke(options: Revoke) -> None:
     """
     data = read_bytes(None if options.file == "-" else options.file, _TOKEN_LIMIT, private=True)
     keys = _signing(options)
-    found = keys.verify(data.decode("ascii", "replace").strip())
+    try:
+        found = keys.verify(data.decode("ascii", "replace").strip())
+    except InvalidCapability:
+        raise InvalidCapability(
+            "this capability is not valid here: there is nothing to take back"
+        ) from None
     keys.revoke_token(found.subject, found.issued_at)
     subject, issued_at = str(found.subject), clock.to_text(found.issued_at * 1000)
     if options.json:

@@ -10,17 +10,21 @@ from agent_bus.errors import ConfigurationError
 from agent_bus.openhands.gateway.journal import Record
 from agent_bus.openhands.gateway.parts import Parts
 
+_LEFT = "only a gateway that has the same looks after it"
+_BROUGHT = "the same create_child again brings it here"
+
 
 def require(parts: Parts, record: Record) -> None:
     """Raise ConfigurationError if a child is another gateway's. Raises Unavailable as well."""
     settings = parts.settings
+    left = _BROUGHT if record.state == "begun" else _LEFT
     if record.workspace != str(settings.workspace):
         raise ConfigurationError(
-            f"a gateway with another AGENT_BUS_OPENHANDS_WORKSPACE looks after child {record.child}"
+            f"child {record.child} has its worktree in another AGENT_BUS_OPENHANDS_WORKSPACE: "
+            f"{left}"
         )
     # One server can have several addresses: that it knows the child is what counts.
     if record.server != settings.url and parts.provider.conversation(record.child) is None:
         raise ConfigurationError(
-            f"a gateway with another OPENHANDS_URL ({record.server}) looks after child "
-            f"{record.child}"
+            f"child {record.child} is on another agent server, {record.server}: {left}"
         )

@@ -61,7 +61,8 @@ def examine(
     _keys(ex, settings.secret if settings else secret)
     records, unfit = children.of_bus(bus.address.path, bus.clock)
     for line in unfit:
-        ex.note("bad-record", "error", "journal", f"{line}: restore a backup, or move it away")
+        folder = bus.address.path.joinpath(*children.FOLDERS, "children")
+        ex.note("bad-record", "error", folder, line)
     _children(ex, records, settings)
     _serving(ex)
     if settings is not None:

@@ -135,8 +135,11 @@ def refused(parts: Parts, record: Record) -> Record:
     return _end(parts, record, run, "error", lambda: end, state="refused")
 
 
-def cancelled(parts: Parts, record: Record) -> Record:
-    """Tell the owner that a child was cancelled. Hold the child's lock."""
+def cancelled(parts: Parts, record: Record, found: Conversation | None) -> Record:
+    """Tell the owner that a child was cancelled, as it was found then. Hold the child's lock."""
+    if found is not None and found.status != record.seen:
+        changes = {"seen": found.status, "seen_since": to_text(parts.clock.now())}
+        record = record.model_copy(update=changes)
     return _end(parts, record, _last_run(record), "cancelled", state="cancelled")
 
 

@@ -17,6 +17,13 @@ Event = Mapping[str, Any]
 QUIET_TOOLS = ("finish", "think")
 """Tools that touch nothing: a turn that calls no others is free of tools."""
 _ERRORS = ("ConversationErrorEvent", "ServerErrorEvent")
+_CUT_OFF = "AgentErrorEvent"
+"""A call that failed. As the last thing of a run it says why: the server was killed in it."""
+_ACTS = (
+    *("ActionEvent", "ObservationEvent", "ACPToolCallEvent", "MessageEvent"),
+    # Somebody has stopped it, and the call failed of that.
+    *("InterruptEvent", "PauseEvent"),
+)
 
 
 def identity(event: Event) -> str:
@@ -44,10 +51,12 @@ def run_end(newest_first: Iterable[Event], run: str | None) -> RunEnd:
     """What stands after the message `run`, or after the newest user message for None.
 
     The answer is the newest message of a finish, else the newest text of the agent. An error
-    counts if nothing finished after it. Where the message is not there, nothing is known of
-    its run: no answer, and tools count as used.
+    counts if nothing finished after it, and that of a call if the agent did nothing after it.
+    Where the message is not there, nothing is known of its run: no answer, and tools count as
+    used.
     """
     finished, said, error, used = "", "", None, False
+    acted = False
     for event in newest_first:
         if identity(event) == run if run else is_user_message(event):
             return RunEnd(
@@ -58,6 +67,9 @@ def run_end(newest_first: Iterable[Event], run: str | None) -> RunEnd:
             )
         if error is None and not finished and event.get("kind") in _ERRORS:
             error = _string(event.get("code")), _string(event.get("detail"))
+        if error is None and not acted and event.get("kind") == _CUT_OFF:
+            error = _CUT_OFF, _string(event.get("error"))
+        acted = acted or event.get("kind") in _ACTS
         finished = finished or _finish(event)
         said = said or _said(event)
         used = used or _uses_tool(event)

@@ -285,7 +285,7 @@ class Journal:
         except (ValidationError, UnfitFile) as error:
             raise StorageError(
                 f"the record of child {child} cannot be used ({_told(error)}): "
-                "agent-bus openhands doctor says more"
+                "restore a backup of it, or move it away"
             ) from None
 
     def load(self, child: UUID) -> Record:

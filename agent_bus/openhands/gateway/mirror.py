@@ -259,7 +259,11 @@ def mirror(
     path, what = mirror_path(places, repository), of(repository)
     address = url or _usual(repository, places.git_hosts[0], protocol)
     if (origin_of(address, places.git_hosts) or "").lower() != repository.lower():
-        raise UsageError(f"this is no address of {repository} on {' or '.join(places.git_hosts)}")
+        raise UsageError(
+            f"this is no address of {repository} on {' or '.join(places.git_hosts)}: give "
+            f"https://HOST/{repository}.git or git@HOST:{repository}.git, and name another host in "
+            "AGENT_BUS_OPENHANDS_GIT_HOSTS"
+        )
     with _opened(places.mirrors) as folder, lock(folder.path, "fetch", what):
         created = not os.path.lexists(path)
         if created:

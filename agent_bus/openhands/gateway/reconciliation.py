@@ -113,7 +113,9 @@ class Reconciliation:
             except NoSuchChild:
                 self._intents.remove(signs.get(child, ()))
             except AgentBusError as error:
-                done.problems.append(f"child {child}: {error}")
+                text = str(error)
+                named = str(child) in text
+                done.problems.append(text if named else f"child {child}: {text}")
             except Exception as error:  # noqa: BLE001 - one child must not keep the others
                 done.problems.append(f"child {child}: {_surprise(error)}")
         return tried

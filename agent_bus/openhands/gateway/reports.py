@@ -90,6 +90,7 @@ class Reports:
             options=[self._parts.redaction(option) for option in options],
             details=details,
             key=f"{record.child}:{key}",
+            about=f"{record.task_key} ({record.role})",
         )
         return receipt.id, receipt.to
 

@@ -157,6 +157,11 @@ def public_url_of(environ: Mapping[str, str] | None = None) -> str | None:
     return _url(env, "OPENHANDS_PUBLIC_URL") or _url(env, "OPENHANDS_URL")
 
 
+def server_url_of(environ: Mapping[str, str] | None = None) -> str | None:
+    """The agent server, where the environment says it: for who looks."""
+    return _url(os.environ if environ is None else environ, "OPENHANDS_URL")
+
+
 def _missing(name: str, example: str) -> NoReturn:
     raise ConfigurationError(f"{name} is not set: export {name}={example}")
 

@@ -132,7 +132,9 @@ class SigningKeys:
 
         def change(old: _Contents) -> _Contents:
             if kid not in [key.kid for key in old.keys]:
-                raise UsageError(f"the gateway has no key {ascii(kid)[:40]}")
+                raise UsageError(
+                    f"the gateway has no key {ascii(kid)[:40]}: agent-bus openhands keys list"
+                )
             keys = tuple(_revoked(key, now) if key.kid == kid else key for key in old.keys)
             new = replace(old, keys=keys)
             return new if new.active else self._with_new(new)

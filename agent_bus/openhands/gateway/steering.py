@@ -76,7 +76,7 @@ class Steering:
             # It was quicker: what it ended as is its end.
             ends.conclude(self._parts, record)
             return _as_ended(found)
-        ends.cancelled(self._parts, record)
+        ends.cancelled(self._parts, record, found)
         if found is not None:
             # Afterwards: as the newest message it would name a run of its own.
             self._leave_word(record, key, found)
