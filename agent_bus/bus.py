@@ -265,13 +265,12 @@ class Bus:
     ) -> Receipt:
         """Ask an admin, by default the first who is not oneself. Every admin sees it.
 
-        `about` stands before the question in the subject, for who asks on behalf of others.
-        `needs` is a sealed name that alone may decide it. Raises UsageError if it is none.
+        `about` stands before the question in the subject. `needs` is a sealed name that alone may
+        decide it. Raises UsageError if it is none.
         """
         subject, data = approvals.request_content(question, options, details, about)
         if needs is not None:
-            data |= self.approvals.demand(agent_name(needs))
-            to = to or needs
+            to, data = to or needs, data | self.approvals.demand(agent_name(needs))
         draft = Draft(
             body=question, subject=subject, kind=APPROVAL_REQUEST, expires_in=expires_in, data=data
         )

@@ -15,6 +15,7 @@ from scene import Scene, git, scene
 from agent_bus.errors import (
     AdmissionFailed,
     CheckoutRefused,
+    ConfigurationError,
     Conflict,
     InvalidMission,
     NotPermitted,
@@ -383,6 +384,21 @@ def test_somebody_elses_conversation_of_that_id_is_not_taken_over(stage: Scene) 
         stage.create(gateway)
 
     assert stage.server.messages(child) == []
+
+
+def test_a_runtime_that_is_not_set_up_is_said_before_anything_begins(stage: Scene) -> None:
+    gateway = stage.gateway()
+    with pytest.raises(ConfigurationError, match="AGENT_BUS_OPENHANDS_RUNTIME is not set"):
+        gateway.create_child(
+            stage.owner(gateway),
+            task_key="qa-1",
+            role="qa",
+            mission=stage.mission(allowedMutations=[]),
+            capabilities=["runtime_environment"],
+            wait=5,
+        )
+    assert list(gateway.journal.ids()) == []
+    assert not stage.settings.worktrees.exists()
 
 
 def test_no_capability_stands_in_any_message_or_record(tmp_path: Path) -> None:

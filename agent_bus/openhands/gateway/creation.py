@@ -90,7 +90,10 @@ class Creation:
         caller.require_parent("create_child")
         wanted = parse(task, role, mission, capabilities)
         child = child_id(caller.subject, task_key(wanted.task_key))
+        # What is missing here is said before anything is begun.
         agent_file.load(self._parts.settings)
+        if wanted.capabilities:
+            agent_file.runtime_servers(self._parts.settings)
         with self._parts.journal.changing(child):
             record, is_new = self._begin(caller, child, wanted, progress)
         record = self._drive(record, wait, progress)
