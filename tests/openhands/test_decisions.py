@@ -115,3 +115,21 @@ def test_a_decision_is_carried_by_whoever_comes_after_a_crash(stage: Scene) -> N
     gateway.reconcile()
     stage.gateway().reconcile()
     assert len(told(stage, child)) == 1
+
+
+def test_what_a_cancelled_child_has_asked_is_taken_back(stage: Scene) -> None:
+    """Nobody decides for a child that is not there any more; and it is told nothing."""
+    gateway = stage.gateway()
+    child = stage.create(gateway)
+    request = ask(stage, gateway)
+    gateway.cancel_mission(stage.owner(gateway), target=str(child), task_key="writer-1")
+
+    assert stage.as_agent().pending() == []
+    assert gateway.child("writer-1").questions[0].decision == "withdraw"
+    for _ in range(2):
+        gateway.reconcile()
+    assert told(stage, child) == []
+    assert stage.messages("answer") == []
+    (notice,) = stage.messages("approval_decision")
+    assert dict(notice.data)["request"] == request
+    assert notice.body == "its mission was cancelled"

@@ -122,14 +122,15 @@ def reconcile(options: Shared) -> int:
     ended, begun = [str(child) for child in done.ended], [str(child) for child in done.begun]
     if options.json:
         lists = {"ended": ended, "begun": begun, "problems": done.problems}
+        lists["elsewhere"] = done.elsewhere
         render.put_json({"looked": done.looked, **lists})
     else:
         rows = [(child, "its owner was woken") for child in ended]
         rows += [(child, "its mission was delivered") for child in begun]
         render.table(("child", "done"), rows)
         render.say(f"{done.looked} looked at, {len(ended)} woken for, {len(begun)} begun")
-    for problem in dict.fromkeys(done.problems):
-        render.say(problem)
+    for line in dict.fromkeys((*done.elsewhere, *done.problems)):
+        render.say(line)
     return Unavailable.exit_code if done.problems else 0
 
 

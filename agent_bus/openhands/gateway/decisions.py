@@ -17,7 +17,7 @@ from agent_bus.openhands.gateway.parts import Parts
 from agent_bus.openhands.gateway.wire import compact
 from agent_bus.payload import Decision
 from agent_bus.reading import storage_errors
-from agent_bus.requests import Request
+from agent_bus.requests import WITHDRAW, Request
 from agent_bus.sending import Draft
 
 _EXPIRED = "expired"
@@ -34,6 +34,20 @@ def carry(parts: Parts, record: Record) -> Record:
         if question.decision is None:
             record = _carry_one(parts, record, number, question)
     return record
+
+
+def withdraw(parts: Parts, record: Record) -> Record:
+    """Take back what waits for a decision: its child was cancelled. Hold the child's lock."""
+    questions = []
+    for question in record.questions:
+        if question.decision is None:
+            # One that somebody has just decided is carried by the next round.
+            with contextlib.suppress(AgentBusError):
+                parts.bus.decide(question.request, WITHDRAW, reason="its mission was cancelled")
+                question = question.model_copy(update={"decision": WITHDRAW})
+        questions.append(question)
+    changed = record.model_copy(update={"questions": tuple(questions)})
+    return record if changed == record else parts.journal.save(changed)
 
 
 def tidy(parts: Parts) -> None:

@@ -282,9 +282,15 @@ def _complaints(
             "warning",
             f"is at work since {since}, longer than {duration(limit)}: look at it, or cancel it",
         )
-    owed = sum(letter.state in ("owed", "saved") for letter in record.letters)
+    owed = len(record.owed_letters)
     if owed:
-        yield "letters-owed", "note", f"has {owed} messages that wait until they can be posted"
+        count = "1 message" if owed == 1 else f"{owed} messages"
+        yield "letters-owed", "note", f"has {count} still to be posted to a conversation"
+    if settings and record.workspace != str(settings.workspace):
+        where = f"has its worktree in {record.workspace}"
+        yield "elsewhere", "note", f"{where}: a gateway with that workspace looks after it"
+    elif settings and record.server != settings.url:
+        yield "elsewhere", "note", f"was begun at {record.server}, and OPENHANDS_URL is another"
 
 
 def _serving(ex: _Examination) -> None:

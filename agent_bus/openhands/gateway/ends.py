@@ -34,6 +34,18 @@ _ANSWER_LIMIT = 600
 _STATES: dict[EndStatus, State] = {"cancelled": "cancelled"}
 
 
+_UNSAID: Mapping[EndStatus, str] = {
+    "finished": "It has given no answer.",
+    "error": "The agent server does not say why.",
+    "stuck": "It went round in circles, and the agent server has stopped it.",
+    "paused": "Its run was paused, or nobody goes on with it.",
+    "lost": "Its conversation was deleted, or this is another agent server.",
+    "overdue": "It is looked after on: if it ends, that is told as well.",
+    "cancelled": "What it has done stays in its worktree.",
+}
+"""What the body of a wake says where the run has left no answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Told:
     """What an owner is told of an end. `id` is that of the wake; "" before it is sent."""
@@ -249,7 +261,7 @@ def _told(parts: Parts, record: Record, run: str, status: EndStatus, end: RunEnd
         text = parts.redaction(end.error_text or "")[:_ERROR_LIMIT]
         data["error"] = {"code": code, "text": text}
         body = "\n\n".join(filter(None, (f"{code}: {text}", body)))
-    return _Told(status, data, body, answer.text)
+    return _Told(status, data, body or _UNSAID[status], answer.text)
 
 
 def _reported(record: Record) -> bool:

@@ -185,7 +185,7 @@ def _is_part(part: str) -> bool:
 
 def _role(value: object) -> Role:
     if not isinstance(value, str) or value not in CHILD_ROLES:
-        raise InvalidMission(f"role is none of {', '.join(CHILD_ROLES)}")
+        raise InvalidMission(f"role is none of {', '.join(dict.fromkeys(CHILD_ROLES.values()))}")
     return CHILD_ROLES[value]
 
 

@@ -46,6 +46,8 @@ class Round:
     begun: list[UUID] = field(default_factory=list)
     """The children whose missions were delivered."""
     problems: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
+    """Why children are left to another gateway, a line each."""
 
 
 class Reconciliation:
@@ -132,7 +134,9 @@ class Reconciliation:
                 return
         with parts.journal.changing(child, _LOCK_SECONDS):
             before = parts.journal.load(child)
-            belonging.require(parts, before)
+            if why := belonging.objection(parts, before):
+                done.elsewhere.append(why)
+                return
             done.looked += 1
             self._looked[child] = parts.clock.now()
             after = self._advance(before)
@@ -216,7 +220,8 @@ class Reconciliation:
             if whole := self._due.is_set() or left <= 0:
                 self._due.clear()
                 last, left = clock.monotonic(), INTERVAL
-            problems = set(self._turn(whole=whole).problems)
+            done = self._turn(whole=whole)
+            problems = {*done.problems, *done.elsewhere}
             for problem in sorted(problems - told):
                 _tell(warn, problem)
             told = problems if whole else told | problems

@@ -21,7 +21,7 @@ from agent_bus.errors import (
     ServerRefused,
     Unavailable,
 )
-from agent_bus.openhands.gateway import belonging, ends, letters, terms
+from agent_bus.openhands.gateway import belonging, decisions, ends, letters, terms
 from agent_bus.openhands.gateway.caller import Action, Caller
 from agent_bus.openhands.gateway.identifiers import child_id, task_key, uuid_of
 from agent_bus.openhands.gateway.journal import RESUME, UNSTARTED, Note, Record
@@ -76,7 +76,7 @@ class Steering:
             # It was quicker: what it ended as is its end.
             ends.conclude(self._parts, record)
             return _as_ended(found)
-        ends.cancelled(self._parts, record, found)
+        decisions.withdraw(self._parts, ends.cancelled(self._parts, record, found))
         if found is not None:
             # Afterwards: as the newest message it would name a run of its own.
             self._leave_word(record, key, found)
