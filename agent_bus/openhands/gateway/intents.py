@@ -36,8 +36,15 @@ class Intents:
         """
         if len(self._of(child)) >= _MOST:
             raise Busy(f"{_MOST} signs of child {child} wait already: come again in a while")
-        # All that counts is the name, which the folder's flush makes durable.
-        self._folder.append(f"{child}.{self._clock.new_id()}", source.encode() + b"\n")
+        name = f"{child}.{self._clock.new_id()}"
+        try:
+            # All that counts is the name, which the folder's flush makes durable.
+            self._folder.append(name, source.encode() + b"\n")
+        except OSError:
+            # On a full disk the name may be there, and each retry would leave one more.
+            with contextlib.suppress(OSError):
+                self._folder.unlink(name)
+            raise
         visible()
         self._folder.sync()
 
