@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,6 @@ from agent_bus.errors import (
     NotPermitted,
 )
 from agent_bus.openhands.gateway.testing import PlayedServer
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Scene]:
-    with scene(tmp_path) as made:
-        yield made
 
 
 def operations(server: PlayedServer) -> list[str]:

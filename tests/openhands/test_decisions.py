@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-from scene import Scene, scene
+from scene import Scene
 
 from agent_bus.names import AgentName
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Scene]:
-    with scene(tmp_path) as made:
-        yield made
 
 
 def told(stage: Scene, child: Any) -> list[str]:

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
-from scene import KEY, Scene, scene
+from scene import KEY, Scene
 
 from agent_bus.errors import Unavailable
 from agent_bus.openhands.gateway.caller import MAIN_ACTIONS, Caller
 from agent_bus.openhands.gateway.identifiers import conversation_box
 from agent_bus.openhands.gateway.provider import Conversation
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Scene]:
-    with scene(tmp_path) as made:
-        yield made
 
 
 def end_finished(stage: Scene, child: UUID) -> None:

@@ -34,12 +34,6 @@ from agent_bus.openhands.gateway.testing import PlayedServer
 MAIN = UUID("11111111-1111-4111-8111-111111111111")
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Scene]:
-    with scene(tmp_path) as made:
-        yield made
-
-
 def statuses(stage: Scene, name: str = "conductor") -> list[str]:
     return [wake["status"] for wake in stage.wakes(name)]
 

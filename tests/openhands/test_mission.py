@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from hostile import check_line, nested
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -60,20 +61,6 @@ def refusal(
         parse(task, role, mission, capabilities)
     check_line(str(caught.value))
     return str(caught.value)
-
-
-def check_line(said: str) -> None:
-    """Every error is one short line that can be shown as it is."""
-    assert said.isascii()
-    assert said.isprintable()
-    assert len(said) < 600
-
-
-def nested(levels: int) -> list[Any]:
-    made: list[Any] = []
-    for _ in range(levels - 1):
-        made = [made]
-    return made
 
 
 def test_a_right_mission_is_taken_as_it_is() -> None:

@@ -5,22 +5,15 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from scene import Scene, scene
+from scene import Scene
 
 from agent_bus.errors import Busy, NoSuchChild
 from agent_bus.openhands.gateway import intents, reconciliation
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Scene]:
-    with scene(tmp_path) as made:
-        yield made
 
 
 def until(holds: Callable[[], bool], seconds: float = 20) -> None:

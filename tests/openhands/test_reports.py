@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from scene import Scene, scene
+from scene import Scene
 
 from agent_bus.errors import Conflict, InvalidMission, NoSuchChild, NotPermitted
 from agent_bus.openhands.gateway import capability
 from agent_bus.openhands.gateway.caller import Caller
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Scene]:
-    with scene(tmp_path) as made:
-        yield made
 
 
 def test_a_result_reaches_the_owner_signed_by_the_gateway(stage: Scene) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from scene import Scene, git, scene
+from scene import Scene, git
 
 from agent_bus.errors import (
     Busy,
@@ -19,12 +17,6 @@ from agent_bus.errors import (
     Unavailable,
 )
 from agent_bus.names import AgentName
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Scene]:
-    with scene(tmp_path) as made:
-        yield made
 
 
 def cancel(stage: Scene, gateway: Any, child: UUID, task: str = "writer-1") -> Any:

@@ -8,6 +8,7 @@ import string
 from typing import Any
 
 import pytest
+from hostile import check_line, nested
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,20 +25,6 @@ def refusal(rule: Any, value: object) -> str:
         rule(value)
     check_line(str(caught.value))
     return str(caught.value)
-
-
-def check_line(said: str) -> None:
-    """Every error is one short line that can be shown as it is."""
-    assert said.isascii()
-    assert said.isprintable()
-    assert len(said) < 600
-
-
-def nested(levels: int) -> list[Any]:
-    made: list[Any] = []
-    for _ in range(levels - 1):
-        made = [made]
-    return made
 
 
 def short(value: object) -> str:

@@ -20,6 +20,7 @@ from scene import Scene, make_mirror
 from server import Server
 
 from agent_bus.clock import SystemClock
+from agent_bus.openhands.gateway.creation import Created
 from agent_bus.openhands.gateway.gateway import Gateway
 from agent_bus.openhands.gateway.parts import Pauses
 from agent_bus.openhands.gateway.provider import Provider
@@ -167,6 +168,19 @@ class Desk(Scene):
         )
         assert (made.state, made.problem) == ("delivered", None)
         return made.child
+
+    def held_in_admission(self, gateway: Gateway, script: str) -> Created:
+        """Create a child whose admission turn goes on until the model is released."""
+        self.model.admissions[self.child(gateway)] = "[[hold]] [[finish:PROVIDER_READY]]"
+        made = gateway.create_child(
+            self.owner(gateway),
+            task_key="writer-1",
+            role="writer",
+            mission=self.order(script),
+            wait=0,
+        )
+        assert made.state == "admitting"
+        return made
 
     def status(self, child: UUID) -> str:
         """What the server says of it; "" if it does not know it."""

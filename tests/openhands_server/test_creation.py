@@ -147,15 +147,7 @@ def test_processes_that_make_it_at_once_make_one(desk: Desk) -> None:
 
 def test_a_server_that_is_killed_in_the_admission_turn_costs_an_attempt(desk: Desk) -> None:
     gateway = desk.gateway()
-    desk.model.admissions[desk.child(gateway)] = "[[hold]] [[finish:PROVIDER_READY]]"
-    made = gateway.create_child(
-        desk.owner(gateway),
-        task_key="writer-1",
-        role="writer",
-        mission=desk.order("[[finish:done]]"),
-        wait=0,
-    )
-    assert made.state == "admitting"
+    made = desk.held_in_admission(gateway, "[[finish:done]]")
     desk.real.restart()
     (wake,) = desk.woken(gateway)
     assert (wake["status"], wake["error"]["code"]) == ("error", "AdmissionFailed")
@@ -217,15 +209,7 @@ def test_a_mission_for_which_there_is_no_room_is_not_sent_twice(
 ) -> None:
     """The server saves it; its run begins when there is room again."""
     gateway = desk.gateway()
-    desk.model.admissions[desk.child(gateway)] = "[[hold]] [[finish:PROVIDER_READY]]"
-    made = gateway.create_child(
-        desk.owner(gateway),
-        task_key="writer-1",
-        role="writer",
-        mission=desk.order("[[finish:done]]"),
-        wait=0,
-    )
-    assert made.state == "admitting"
+    made = desk.held_in_admission(gateway, "[[finish:done]]")
     desk.model.release()
     desk.wait_for(made.child, "finished")
     fillers.fill()

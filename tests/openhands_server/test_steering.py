@@ -83,15 +83,7 @@ def test_a_child_that_has_finished_is_not_cancelled(desk: Desk) -> None:
 def test_a_child_is_cancelled_in_its_admission_turn(desk: Desk) -> None:
     """It never gets a mission."""
     gateway = desk.gateway()
-    desk.model.admissions[desk.child(gateway)] = "[[hold]] [[finish:PROVIDER_READY]]"
-    made = gateway.create_child(
-        desk.owner(gateway),
-        task_key="writer-1",
-        role="writer",
-        mission=desk.order("[[finish:never]]"),
-        wait=0,
-    )
-    assert made.state == "admitting"
+    made = desk.held_in_admission(gateway, "[[finish:never]]")
     assert cancel(desk, gateway, made.child).outcome == "cancelled"
     desk.model.release()
     (wake,) = desk.woken(gateway)

@@ -13,9 +13,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, SecretStr, TypeAdapter, ValidationError
 
 from agent_bus.errors import ConfigurationError
-from agent_bus.files import Folder, UnfitFile
 from agent_bus.openhands.gateway.provider import McpEntry
-from agent_bus.openhands.gateway.settings import GatewaySettings
+from agent_bus.openhands.gateway.settings import GatewaySettings, private_file
 
 SOURCES = ("agent", "agent_settings", "agent_profile_id")
 """What the file of an agent may say, one of them: as the agent server takes it on creation."""
@@ -77,11 +76,6 @@ def runtime_servers(settings: GatewaySettings) -> tuple[McpEntry, ...]:
 
 def _json(path: Path, name: str) -> Any:
     try:
-        with Folder.open(path.parent, shared=True) as folder:
-            return json.loads(folder.read(path.name, _LIMIT, private=True))
-    except OSError as error:
-        raise ConfigurationError(f"{name}: the file cannot be read ({error.strerror})") from None
-    except UnfitFile as error:
-        raise ConfigurationError(f"{name}: the file {error}") from None
+        return json.loads(private_file(path, name, _LIMIT))
     except (ValueError, RecursionError):
         raise ConfigurationError(f"{name}: the file is no JSON") from None

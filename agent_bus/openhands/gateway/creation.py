@@ -33,8 +33,8 @@ from agent_bus.errors import (
 from agent_bus.openhands.gateway import agent_file, belonging, ends, letters, orders
 from agent_bus.openhands.gateway.caller import Caller
 from agent_bus.openhands.gateway.identifiers import box_of, child_id, task_key
-from agent_bus.openhands.gateway.journal import CONVERSATION, UNSTARTED, Record
-from agent_bus.openhands.gateway.mission import Checkout, Mission, bind, parse
+from agent_bus.openhands.gateway.journal import CONVERSATION, UNSTARTED, Record, State
+from agent_bus.openhands.gateway.mission import Mission, bind, parse
 from agent_bus.openhands.gateway.parts import Parts
 from agent_bus.openhands.gateway.provider import ENDED, Conversation, RunEnd
 from agent_bus.openhands.gateway.wire import compact
@@ -220,7 +220,7 @@ class Creation:
 
     def _create(self, record: Record) -> Record:
         parts = self._parts
-        folder = parts.checkouts.ensure(record.child, _checkout(record))
+        folder = parts.checkouts.ensure(record.child, record.checkout)
         found = parts.provider.conversation(record.child) if record.owed == CONVERSATION else None
         if found is None:
             now = parts.clock.now() // 1000
@@ -245,16 +245,16 @@ class Creation:
     def _ask(self, record: Record) -> Record:
         marker = f"Initialize runtime for Child {record.child}, attempt {record.attempt}."
         text = f"PROVIDER_ADMISSION\n{marker} Use no tools and finish with PROVIDER_READY."
+        return self._say(record, marker, text, state="admitting", names="admission_run")
+
+    def _say(self, record: Record, marker: str, text: str, *, state: State, names: str) -> Record:
+        """Post a message once; the record is in this state then, and `names` the run of it."""
         record, run = letters.post_once(self._parts, record, marker, text)
         if run is None:
             return record
-        return self._save(
-            record,
-            state="admitting",
-            admission_run=run,
-            owed=None,
-            run_since=to_text(self._parts.clock.now()),
-        )
+        now = to_text(self._parts.clock.now())
+        changes = {names: run, "state": state, "owed": None, "problem": None, "run_since": now}
+        return self._save(record, **changes)
 
     def _admit(self, record: Record) -> Record:
         found = ends.settled(self._parts, record)
@@ -263,7 +263,7 @@ class Creation:
         wrong = self._objection(record, found)
         if wrong is not None:
             return self._refuse(record, wrong)
-        self._parts.checkouts.revalidate(record.child, _checkout(record))
+        self._parts.checkouts.revalidate(record.child, record.checkout)
         self._parts.gates.open(record.child)
         return self._save(record, state="admitted")
 
@@ -300,24 +300,14 @@ class Creation:
         mission = Mission(
             task_key=record.task_key,
             role=record.role,
-            checkout=_checkout(record),
+            checkout=record.checkout,
             content=json.loads(record.mission),
             capabilities=record.capabilities,
         )
         text = bind(mission, owner=record.owner, child=record.child, reports=reports)
         # No message before it says so, and none is posted in its place after it.
         marker = f'"childId":"{record.child}"'
-        record, run = letters.post_once(self._parts, record, marker, text)
-        if run is None:
-            return record
-        return self._save(
-            record,
-            state="delivered",
-            mission_run=run,
-            owed=None,
-            problem=None,
-            run_since=to_text(self._parts.clock.now()),
-        )
+        return self._say(record, marker, text, state="delivered", names="mission_run")
 
     def _refuse(self, record: Record, problem: str) -> Record:
         """The child does not begin; its owner is told, whether somebody waits for it or not."""
@@ -337,10 +327,6 @@ def _shortcoming(end: RunEnd) -> str | None:
     if _READY.fullmatch(end.answer.strip()) is None:
         return "it did not answer PROVIDER_READY in its admission turn"
     return None
-
-
-def _checkout(record: Record) -> Checkout:
-    return Checkout(record.repository, record.branch, record.head_sha)
 
 
 def _told(record: Record) -> str:

@@ -76,7 +76,7 @@ class Gateway:
         bus = Bus.open_gateway(settings, clock=ticking)
         signing = SigningKeys(settings.keys, ticking, gateway_settings.secret)
         signing.ensure()
-        folder = bus.store.make("openhands", "gateway")
+        folder = bus.store.make(*children.FOLDERS)
         server = None
         if provider is None:
             provider = server = AgentServer(
@@ -207,10 +207,6 @@ class Gateway:
     def children(self) -> list[Record]:
         """All children whose records can be read, the newest last."""
         return children.all_of(self.journal)[0]
-
-    def problems(self) -> list[str]:
-        """What is wrong with records that cannot be read."""
-        return children.all_of(self.journal)[1]
 
     def child(self, text: str, owner: UUID | None = None) -> Record:
         """A child that a person names. See `children.pick`."""

@@ -18,11 +18,12 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agent_bus.clock import Clock, to_text
-from agent_bus.errors import Busy, NoSuchChild, StorageError
+from agent_bus.errors import NoSuchChild, StorageError
 from agent_bus.files import Folder, UnfitFile
-from agent_bus.locks import locked
 from agent_bus.names import AgentName
 from agent_bus.openhands.gateway.caller import Role
+from agent_bus.openhands.gateway.locking import held
+from agent_bus.openhands.gateway.mission import Checkout
 from agent_bus.reading import reason, storage_errors
 
 State = Literal[
@@ -170,6 +171,11 @@ class Record(_Model):
         return f"terminal:{self.child}:{self.task_key}"
 
     @property
+    def checkout(self) -> Checkout:
+        """The state of the repository that it begins with."""
+        return Checkout(self.repository, self.branch, self.head_sha)
+
+    @property
     def last_end(self) -> End | None:
         """The newest end."""
         return self.ends[-1] if self.ends else None
@@ -258,21 +264,9 @@ class Journal:
     @contextlib.contextmanager
     def changing(self, child: UUID, timeout: float = 10.0) -> Iterator[None]:
         """Hold the lock of a child. Not re-entrant. Raises Busy and StorageError."""
-        # Whoever hears of it may be a child: no path.
-        held = contextlib.ExitStack()
-        try:
-            held.enter_context(locked(self._locks.path / f"{child}.lock", timeout))
-        except Busy:
-            raise Busy(f"child {child} is being seen to by another process: try again") from None
-        except OSError as error:
-            raise StorageError(f"child {child} cannot be locked ({error.strerror})") from error
-        try:
+        path, what = self._locks.path / f"{child}.lock", f"child {child}"
+        with held(path, timeout, what, busy="being seen to", failed=StorageError):
             yield
-        finally:
-            try:
-                held.close()
-            except OSError as error:
-                raise StorageError(f"child {child} stays locked ({error.strerror})") from error
 
     def find(self, child: UUID) -> Record | None:
         """The record of a child, or None. Raises StorageError if it is no record."""

@@ -18,15 +18,15 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from agent_bus.errors import AgentBusError, Busy, CheckoutRefused, UsageError
+from agent_bus.errors import AgentBusError, CheckoutRefused, UsageError
 from agent_bus.files import Folder, make_folders
-from agent_bus.locks import locked
 from agent_bus.openhands.gateway import git
+from agent_bus.openhands.gateway.locking import held
 from agent_bus.openhands.gateway.mission import repository as repository_name
 from agent_bus.openhands.gateway.settings import GIT_HOSTS, WORKSPACE
 
@@ -284,20 +284,9 @@ def lock(folder: Path, kind: str, what: str, seconds: float = 10) -> Iterator[No
     Raises Busy and CheckoutRefused, which name no path.
     """
     name = hashlib.sha256(what.encode()).hexdigest()[:32]
-    held = ExitStack()
-    try:
-        held.enter_context(locked(folder / f".{kind}-{name}.lock", seconds))
-    except Busy:
-        raise Busy(f"{what} is being used by another process: try again") from None
-    except OSError as error:
-        raise CheckoutRefused(f"{what} cannot be locked ({error.strerror})") from None
-    try:
+    path = folder / f".{kind}-{name}.lock"
+    with held(path, seconds, what, busy="being used", failed=CheckoutRefused):
         yield
-    finally:
-        try:
-            held.close()
-        except OSError as error:
-            raise CheckoutRefused(f"{what} stays locked ({error.strerror})") from None
 
 
 def _usual(repository: str, host: str, protocol: Protocols) -> str:

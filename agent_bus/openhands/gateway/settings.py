@@ -183,7 +183,8 @@ def _credential(env: Mapping[str, str]) -> str:
     if key and path:
         raise ConfigurationError(f"{name} and {name}_FILE are both set: unset one of them")
     if path:
-        name, key = f"{name}_FILE", _line_of(path, f"{name}_FILE")
+        name = f"{name}_FILE"
+        key = private_file(path, name, _KEY_LIMIT).decode("ascii", "replace").strip()
         if not key:
             raise ConfigurationError(f"{name}: the file is empty")
     if not key:
@@ -196,13 +197,14 @@ def _credential(env: Mapping[str, str]) -> str:
     return key
 
 
-def _line_of(path: Path, name: str) -> str:
-    """The one line of a file that is this user's alone. Raises UnsafePermissions as well."""
+def private_file(path: Path, name: str, limit: int) -> bytes:
+    """What a file holds that a variable names, and that is this user's alone.
+
+    Raises ConfigurationError, which names the variable, and UnsafePermissions.
+    """
     try:
         with Folder.open(path.parent, shared=True) as folder:
-            return (
-                folder.read(path.name, _KEY_LIMIT, private=True).decode("ascii", "replace").strip()
-            )
+            return folder.read(path.name, limit, private=True)
     except OSError as error:
         raise ConfigurationError(f"{name}: the file cannot be read ({error.strerror})") from None
     except UnfitFile as error:

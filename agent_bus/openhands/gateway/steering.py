@@ -25,7 +25,6 @@ from agent_bus.openhands.gateway import belonging, decisions, ends, letters, ter
 from agent_bus.openhands.gateway.caller import Action, Caller
 from agent_bus.openhands.gateway.identifiers import child_id, task_key, uuid_of
 from agent_bus.openhands.gateway.journal import RESUME, UNSTARTED, Note, Record
-from agent_bus.openhands.gateway.mission import Checkout
 from agent_bus.openhands.gateway.parts import Parts
 from agent_bus.openhands.gateway.provider import ENDED, Conversation
 from agent_bus.openhands.gateway.wire import compact, digest
@@ -194,8 +193,7 @@ class Steering:
                 f"child {record.child} is {found.status.replace('_', ' ')}: "
                 "wait for its wake, or cancel it first"
             )
-        checkout = Checkout(record.repository, record.branch, record.head_sha)
-        parts.checkouts.validate(record.child, checkout, exact=False)
+        parts.checkouts.validate(record.child, record.checkout, exact=False)
         changes = {"state": "delivered", "owed": marker}
         record = parts.journal.save(record.with_note(noted, note).model_copy(update=changes))
         parts.gates.open(record.child)

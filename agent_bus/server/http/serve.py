@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from agent_bus.errors import UsageError
-from agent_bus.files import Folder
 from agent_bus.httpd import Server, bind
 from agent_bus.openhands.gateway import announcement
 from agent_bus.reading import storage_errors
 from agent_bus.server.http.app import Door
 from agent_bus.server.http.guard import host_name
-from agent_bus.store import open_or_make
 
 if TYPE_CHECKING:
-    from agent_bus.bus import Bus
     from agent_bus.openhands.gateway.gateway import Gateway
 
 PORT = 3101
@@ -60,7 +57,7 @@ def serve(
         here = own_address(host, sockets[0])
         hosts = {*_LOOPBACK, *names, _name_of(base), _name_of(here)}
         _quiet()
-        with gateway.run_in_background(warn), announced(gateway.bus, base):
+        with gateway.run_in_background(warn), announced(gateway, base):
             asyncio.run(
                 _run(gateway, sockets, base, hosts, session_key=session_key, ready=ready, warn=warn)
             )
@@ -87,14 +84,12 @@ async def _run(
 
 
 @contextlib.contextmanager
-def announced(bus: Bus, url: str) -> Iterator[None]:
+def announced(gateway: Gateway, url: str) -> Iterator[None]:
     """Let the other gateways of this bus know where children reach this one."""
     with contextlib.ExitStack() as stack:
         with storage_errors():
-            root = stack.enter_context(Folder.open(bus.address.path))
-            folder = stack.enter_context(open_or_make(root, "openhands"))
-            own = stack.enter_context(open_or_make(folder, "gateway"))
-            stack.enter_context(announcement.announce(own, url, bus.clock))
+            told = announcement.announce(gateway.parts.folder, url, gateway.bus.clock)
+            stack.enter_context(told)
         yield
 
 
