@@ -28,6 +28,8 @@ def test_no_secret_is_anywhere_that_a_reader_sees(desk: Desk, program: Path) -> 
         with listening(desk, program, child) as frames:
             desk.model.release()
             desk.wait_for(child, "error")
+            # Else it could be stopped while it holds the lock of the child.
+            until("the first wake", lambda: len(desk.wakes()) == 1)
             # The hook waits for an answer meanwhile, so that it is seen however short it is.
             served.process.send_signal(signal.SIGSTOP)
             try:
